@@ -1,0 +1,67 @@
+# `make` alone lists the verbs. Everything needs Go only, and `test`, `race` and
+# `fuzz` what their tests start.
+
+GO       ?= go
+FUZZTIME ?= 10s
+TIMEOUT  ?= 10m
+PKG      ?= ./...
+ARGS     ?=
+
+# Tools have a module of their own, so that they stay out of the product's go.mod.
+STATICCHECK = $(GO) tool -modfile=tools/go.mod staticcheck
+GENAPI      = $(GO) -C tools run ./genapi
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: build
+build: ## Build static binaries into bin/
+	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/...
+
+.PHONY: test
+test: needs-cc ## Run all tests with the race detector (PKG=./pkg/job/... for some of them)
+	CGO_ENABLED=1 $(GO) test -race -timeout=$(TIMEOUT) $(PKG)
+	$(GO) -C tools test ./...
+
+.PHONY: race
+race: test ## The same as test
+
+# The race detector is linked with a C compiler; without one Go says only that
+# cgo is missing.
+.PHONY: needs-cc
+needs-cc:
+	@cc="$$($(GO) env CC)"; command -v "$${cc%% *}" >/dev/null || { \
+	  echo "make test needs a C compiler for Go's race detector, and there is no '$$cc' here:" >&2; \
+	  echo "install gcc or clang (Debian: apt-get install gcc libc6-dev), or name one with CC=..." >&2; \
+	  exit 1; }
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz target for FUZZTIME (10s) each
+	@targets="$$(grep -roE '^func Fuzz[A-Za-z0-9_]+' --include='*_test.go' --exclude-dir=bench --exclude-dir=tools . | sort)"; \
+	test -n "$$targets" || { echo "no fuzz target found" >&2; exit 1; }; \
+	echo "$$targets" | while IFS=: read -r file name; do \
+	  echo "== $$(dirname "$$file") $${name#func }"; \
+	  $(GO) test -run='^$$' -fuzz="^$${name#func }\$$" -fuzztime=$(FUZZTIME) "$$(dirname "$$file")" </dev/null || exit 1; \
+	done
+
+.PHONY: lint
+lint: ## Check format, go vet, staticcheck
+	@badly="$$(gofmt -l .)"; test -z "$$badly" || { echo "gofmt would change:" >&2; echo "$$badly" >&2; exit 1; }
+	$(GO) vet ./...
+	$(GO) -C tools vet ./...
+	$(STATICCHECK) ./...
+
+.PHONY: gen
+gen: ## Generate the Go code of pkg/api from its protobuf sources
+	$(GENAPI) ../pkg/api
+
+.PHONY: gen-check
+gen-check: ## Fail when generated code is not what its sources give
+	$(GENAPI) -check ../pkg/api
+
+.PHONY: up
+up: ## Run flexiqd from source, all in one process (ARGS=... for its flags)
+	$(GO) run ./cmd/flexiqd $(ARGS)
