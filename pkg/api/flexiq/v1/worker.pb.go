@@ -171,8 +171,11 @@ type ClaimedJob struct {
 	Lease string `protobuf:"bytes,2,opt,name=lease,proto3" json:"lease,omitempty"`
 	// When the lease ends unless a heartbeat extends it.
 	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Longest time that this attempt may run, counted from the job's started_at; it fails then,
+	// whatever the heartbeats say.
+	Timeout       *durationpb.Duration `protobuf:"bytes,4,opt,name=timeout,proto3" json:"timeout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ClaimedJob) Reset() {
@@ -222,6 +225,13 @@ func (x *ClaimedJob) GetLease() string {
 func (x *ClaimedJob) GetLeaseExpiresAt() *timestamppb.Timestamp {
 	if x != nil {
 		return x.LeaseExpiresAt
+	}
+	return nil
+}
+
+func (x *ClaimedJob) GetTimeout() *durationpb.Duration {
+	if x != nil {
+		return x.Timeout
 	}
 	return nil
 }
@@ -674,12 +684,13 @@ const file_flexiq_v1_worker_proto_rawDesc = "" +
 	"\x06worker\x18\x05 \x01(\tR\x06worker\x12\x14\n" +
 	"\x05slots\x18\x06 \x01(\x05R\x05slots\":\n" +
 	"\rClaimResponse\x12)\n" +
-	"\x04jobs\x18\x01 \x03(\v2\x15.flexiq.v1.ClaimedJobR\x04jobs\"\x8a\x01\n" +
+	"\x04jobs\x18\x01 \x03(\v2\x15.flexiq.v1.ClaimedJobR\x04jobs\"\xbf\x01\n" +
 	"\n" +
 	"ClaimedJob\x12 \n" +
 	"\x03job\x18\x01 \x01(\v2\x0e.flexiq.v1.JobR\x03job\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\tR\x05lease\x12D\n" +
-	"\x10lease_expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\"o\n" +
+	"\x10lease_expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\x123\n" +
+	"\atimeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"o\n" +
 	"\x10HeartbeatRequest\x12(\n" +
 	"\x06leases\x18\x01 \x03(\v2\x10.flexiq.v1.LeaseR\x06leases\x121\n" +
 	"\x06extend\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06extend\"4\n" +
@@ -749,22 +760,23 @@ var file_flexiq_v1_worker_proto_depIdxs = []int32{
 	2,  // 2: flexiq.v1.ClaimResponse.jobs:type_name -> flexiq.v1.ClaimedJob
 	11, // 3: flexiq.v1.ClaimedJob.job:type_name -> flexiq.v1.Job
 	12, // 4: flexiq.v1.ClaimedJob.lease_expires_at:type_name -> google.protobuf.Timestamp
-	4,  // 5: flexiq.v1.HeartbeatRequest.leases:type_name -> flexiq.v1.Lease
-	10, // 6: flexiq.v1.HeartbeatRequest.extend:type_name -> google.protobuf.Duration
-	7,  // 7: flexiq.v1.SettleRequest.settlements:type_name -> flexiq.v1.Settlement
-	10, // 8: flexiq.v1.Settlement.retry_after:type_name -> google.protobuf.Duration
-	9,  // 9: flexiq.v1.SettleResponse.results:type_name -> flexiq.v1.SettleResult
-	0,  // 10: flexiq.v1.WorkerService.Claim:input_type -> flexiq.v1.ClaimRequest
-	3,  // 11: flexiq.v1.WorkerService.Heartbeat:input_type -> flexiq.v1.HeartbeatRequest
-	6,  // 12: flexiq.v1.WorkerService.Settle:input_type -> flexiq.v1.SettleRequest
-	1,  // 13: flexiq.v1.WorkerService.Claim:output_type -> flexiq.v1.ClaimResponse
-	5,  // 14: flexiq.v1.WorkerService.Heartbeat:output_type -> flexiq.v1.HeartbeatResponse
-	8,  // 15: flexiq.v1.WorkerService.Settle:output_type -> flexiq.v1.SettleResponse
-	13, // [13:16] is the sub-list for method output_type
-	10, // [10:13] is the sub-list for method input_type
-	10, // [10:10] is the sub-list for extension type_name
-	10, // [10:10] is the sub-list for extension extendee
-	0,  // [0:10] is the sub-list for field type_name
+	10, // 5: flexiq.v1.ClaimedJob.timeout:type_name -> google.protobuf.Duration
+	4,  // 6: flexiq.v1.HeartbeatRequest.leases:type_name -> flexiq.v1.Lease
+	10, // 7: flexiq.v1.HeartbeatRequest.extend:type_name -> google.protobuf.Duration
+	7,  // 8: flexiq.v1.SettleRequest.settlements:type_name -> flexiq.v1.Settlement
+	10, // 9: flexiq.v1.Settlement.retry_after:type_name -> google.protobuf.Duration
+	9,  // 10: flexiq.v1.SettleResponse.results:type_name -> flexiq.v1.SettleResult
+	0,  // 11: flexiq.v1.WorkerService.Claim:input_type -> flexiq.v1.ClaimRequest
+	3,  // 12: flexiq.v1.WorkerService.Heartbeat:input_type -> flexiq.v1.HeartbeatRequest
+	6,  // 13: flexiq.v1.WorkerService.Settle:input_type -> flexiq.v1.SettleRequest
+	1,  // 14: flexiq.v1.WorkerService.Claim:output_type -> flexiq.v1.ClaimResponse
+	5,  // 15: flexiq.v1.WorkerService.Heartbeat:output_type -> flexiq.v1.HeartbeatResponse
+	8,  // 16: flexiq.v1.WorkerService.Settle:output_type -> flexiq.v1.SettleResponse
+	14, // [14:17] is the sub-list for method output_type
+	11, // [11:14] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_flexiq_v1_worker_proto_init() }
