@@ -86,6 +86,7 @@ func (d *decider) call(c *store.Call) store.Outcome {
 	if c.Stamp != d.Stamp {
 		return store.Outcome{Err: store.ErrStale}
 	}
+	d.anchor()
 	ask := quota.Ask{Namespace: c.Namespace, Queue: c.Jobs[0].Queue, Jobs: int64(len(c.Jobs)), Revision: c.Stamp.InForce()}
 	v := c.Quota.Decide(quota.Usage{Pending: d.Pending, Bucket: d.Bucket}, ask, d.Now)
 	switch v.Decision {
@@ -99,6 +100,16 @@ func (d *decider) call(c *store.Call) store.Outcome {
 		d.plan.Bucket = &d.Bucket
 	}
 	return d.admit(c)
+}
+
+// anchor moves the bucket back with a clock that stepped back. This is kept
+// even when the call is refused: an empty bucket would otherwise refuse every
+// call, and so gain nothing, until the clock has caught up again.
+func (d *decider) anchor() {
+	if now := d.Now.UnixMicro(); d.Bucket.At > now {
+		d.Bucket.At = now
+		d.plan.Bucket = &d.Bucket
+	}
 }
 
 // repeated answers a call whose ids are known.
@@ -157,7 +168,7 @@ func (d *decider) admit(c *store.Call) store.Outcome {
 		j.State, j.RunAt = job.Pending, d.runAt(sp)
 		// Jobs of one call keep the call's order even when the caller chose one
 		// instant for them and ids that sort otherwise.
-		if last != nil && sp.RunAt.Equal(c.Jobs[lastAt].RunAt) && !last.RunAt.Before(j.RunAt) {
+		if last != nil && !sp.RunAt.IsZero() && sp.RunAt.Equal(c.Jobs[lastAt].RunAt) && !last.RunAt.Before(j.RunAt) {
 			j.RunAt = last.RunAt
 			if last.ID > j.ID {
 				j.RunAt = j.RunAt.Add(time.Microsecond)
