@@ -198,7 +198,11 @@ func Edit(stored []byte, with Quota, unset []string) ([]byte, error) {
 			merged.take(name, with)
 		}
 	}
-	return write(append(merged.fields(), strange...)), nil
+	doc := write(append(merged.fields(), strange...))
+	if len(doc) > MaxDocument {
+		return nil, fault.Invalid("quota", "must be at most %d bytes, would be %d", MaxDocument, len(doc))
+	}
+	return doc, nil
 }
 
 func isField(name string) bool {
