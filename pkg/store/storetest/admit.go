@@ -35,9 +35,12 @@ func admitRace(f *fixture) {
 	f.enqueue(ns, f.specs(2)...)
 	handles := []store.Store{f.s, f.open(), f.open(), f.open()}
 	var admitted atomic.Int64
+	calls := make([]store.Call, clients)
+	for i := range calls {
+		calls[i] = f.call(ns, f.specs(2)...)
+	}
 	together(clients, func(i int) {
-		s := handles[i%len(handles)]
-		out, err := s.Admit(f.ctx, []store.Call{callOn(f, s, ns, f.specs(2)...)})
+		out, err := handles[i%len(handles)].Admit(f.ctx, calls[i:i+1])
 		if err == nil && out[0].Err == nil {
 			admitted.Add(1)
 		}
