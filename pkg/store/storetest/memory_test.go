@@ -1,0 +1,44 @@
+package storetest_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"flexiq/pkg/store"
+	"flexiq/pkg/store/storetest"
+	"flexiq/pkg/store/storetest/internal/model"
+)
+
+// worlds holds the stores in memory by address.
+var worlds sync.Map
+
+func world(address string) *model.World {
+	w, _ := worlds.Load(address)
+	return w.(*model.World)
+}
+
+// memory is the reference store as a backend.
+var memory = storetest.Backend{
+	InProcess: true,
+	Create: func(t testing.TB) string {
+		w := model.New()
+		address := fmt.Sprintf("%p", w)
+		worlds.Store(address, w)
+		t.Cleanup(func() { worlds.Delete(address) })
+		return address
+	},
+	Open: func(_ context.Context, address string, now func() time.Time) (store.Store, error) {
+		if now == nil {
+			now = time.Now
+		}
+		return world(address).Open(now), nil
+	},
+	Scribble: func(_ testing.TB, address, namespace string, raw []byte) {
+		world(address).Scribble(namespace, raw)
+	},
+}
+
+func TestMemory(t *testing.T) { storetest.Run(t, memory) }
