@@ -21,10 +21,7 @@ import (
 // prefix ("job" or "jobs[3]"). maxPayload is in bytes. A zero MaxAttempts,
 // Timeout or backoff means its default; the doors refuse an explicit zero.
 func (s *Spec) Normalize(prefix string, maxPayload int) error {
-	s.RunAt = micro(s.RunAt)
-	for _, d := range []*time.Duration{&s.Delay, &s.Timeout, &s.BackoffBase, &s.BackoffMax, &s.Debounce.Window, &s.Debounce.MaxWait} {
-		*d = d.Truncate(time.Microsecond)
-	}
+	s.RunAt, s.Delay = micro(s.RunAt), s.Delay.Truncate(time.Microsecond)
 	given := s.fingerprint()
 	if s.Queue == "" {
 		s.Queue = DefaultQueue
@@ -43,6 +40,9 @@ func (s *Spec) Normalize(prefix string, maxPayload int) error {
 	}
 	if s.Debounce.Key != "" && s.Debounce.MaxWait == 0 {
 		s.Debounce.MaxWait = 10 * s.Debounce.Window
+	}
+	for _, d := range []*time.Duration{&s.Timeout, &s.BackoffBase, &s.BackoffMax, &s.Debounce.Window, &s.Debounce.MaxWait} {
+		*d = d.Truncate(time.Microsecond)
 	}
 	if err := s.check(prefix, maxPayload); err != nil {
 		return err
