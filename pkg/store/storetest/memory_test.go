@@ -9,7 +9,7 @@ import (
 
 	"flexiq/pkg/store"
 	"flexiq/pkg/store/storetest"
-	"flexiq/pkg/store/storetest/internal/model"
+	"flexiq/pkg/store/internal/model"
 )
 
 // worlds holds the stores in memory by address.
