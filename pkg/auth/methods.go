@@ -15,7 +15,9 @@ type Method struct {
 	Name    string  // of the method; unique over the services
 	Verb    string  // the name in kebab case, as it stands in NATS subjects
 	Scopes  []Scope // any of them opens the method
-	Plain   bool    // may be published without a reply subject
+
+	Plain    bool // may be published over NATS without a reply subject
+	LongPoll bool // waits for something to happen
 }
 
 // Procedure is the method's HTTP path.
@@ -24,34 +26,42 @@ func (m Method) Procedure() string { return "/" + m.Service + "/" + m.Name }
 // Methods is the catalogue of every served method. It is not to be changed.
 //
 // GetQuota and the quota writes list platform because they reach the
-// installation's default quota with `default: true`; their handlers refuse the
-// rest.
+// installation's default quota with `default: true`, and ListAudit because it
+// reads the installation's own trail; their handlers refuse the rest.
 var Methods = []Method{
-	{ProducerService, "Enqueue", "enqueue", []Scope{Produce}, true},
-	{ProducerService, "EnqueueBatch", "enqueue-batch", []Scope{Produce}, true},
-	{ProducerService, "EnqueueCalls", "enqueue-calls", []Scope{Produce}, false},
-	{ProducerService, "GetJob", "get-job", []Scope{Produce, Inspect}, false},
-	{ProducerService, "ListJobs", "list-jobs", []Scope{Produce, Inspect}, false},
-	{ProducerService, "CancelJobs", "cancel-jobs", []Scope{Produce}, false},
+	entry(ProducerService, "Enqueue", "enqueue", Produce).plain(),
+	entry(ProducerService, "EnqueueBatch", "enqueue-batch", Produce).plain(),
+	entry(ProducerService, "EnqueueCalls", "enqueue-calls", Produce),
+	entry(ProducerService, "GetJob", "get-job", Produce, Inspect),
+	entry(ProducerService, "ListJobs", "list-jobs", Produce, Inspect),
+	entry(ProducerService, "CancelJobs", "cancel-jobs", Produce),
 
-	{WorkerService, "Claim", "claim", []Scope{Work}, false},
-	{WorkerService, "Heartbeat", "heartbeat", []Scope{Work}, false},
-	{WorkerService, "Settle", "settle", []Scope{Work}, false},
+	entry(WorkerService, "Claim", "claim", Work).longPoll(),
+	entry(WorkerService, "Heartbeat", "heartbeat", Work),
+	entry(WorkerService, "Settle", "settle", Work),
 
-	{AdminService, "GetQuota", "get-quota", []Scope{Inspect, Platform}, false},
-	{AdminService, "SetQuota", "set-quota", []Scope{Admin, Platform}, true},
-	{AdminService, "EditQuota", "edit-quota", []Scope{Admin, Platform}, true},
-	{AdminService, "ClearQuota", "clear-quota", []Scope{Admin, Platform}, true},
-	{AdminService, "GetUsage", "get-usage", []Scope{Inspect}, false},
-	{AdminService, "ListDeadLetters", "list-dead-letters", []Scope{Inspect}, false},
-	{AdminService, "GetDeadLetter", "get-dead-letter", []Scope{Inspect}, false},
-	{AdminService, "ListAudit", "list-audit", []Scope{Inspect}, false},
-	{AdminService, "CreateToken", "create-token", []Scope{Admin, Platform}, false},
-	{AdminService, "ListTokens", "list-tokens", []Scope{Admin, Platform}, false},
-	{AdminService, "RevokeToken", "revoke-token", []Scope{Admin, Platform}, false},
-	{AdminService, "ListNamespaces", "list-namespaces", []Scope{Platform}, false},
-	{AdminService, "ExchangeToken", "exchange-token", []Scope{Platform}, false},
+	entry(AdminService, "GetQuota", "get-quota", Inspect, Platform),
+	entry(AdminService, "SetQuota", "set-quota", Admin, Platform).plain(),
+	entry(AdminService, "EditQuota", "edit-quota", Admin, Platform).plain(),
+	entry(AdminService, "ClearQuota", "clear-quota", Admin, Platform).plain(),
+	entry(AdminService, "GetUsage", "get-usage", Inspect),
+	entry(AdminService, "ListDeadLetters", "list-dead-letters", Inspect),
+	entry(AdminService, "GetDeadLetter", "get-dead-letter", Inspect),
+	entry(AdminService, "ListAudit", "list-audit", Inspect, Platform),
+	entry(AdminService, "CreateToken", "create-token", Admin, Platform),
+	entry(AdminService, "ListTokens", "list-tokens", Admin, Platform),
+	entry(AdminService, "RevokeToken", "revoke-token", Admin, Platform),
+	entry(AdminService, "ListNamespaces", "list-namespaces", Platform),
+	entry(AdminService, "ExchangeToken", "exchange-token", Platform),
 }
+
+func entry(service, name, verb string, scopes ...Scope) Method {
+	return Method{Service: service, Name: name, Verb: verb, Scopes: scopes}
+}
+
+func (m Method) plain() Method { m.Plain = true; return m }
+
+func (m Method) longPoll() Method { m.LongPoll = true; return m }
 
 // MethodNamed finds a method of the catalogue by its name.
 func MethodNamed(name string) (Method, bool) {

@@ -1,0 +1,218 @@
+package rpc
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/rs/zerolog"
+	"google.golang.org/protobuf/proto"
+
+	"flexiq/pkg/auth"
+	"flexiq/pkg/fault"
+)
+
+// DefaultMaxBytes bounds a request's body, compressed or not.
+const DefaultMaxBytes = 8 << 20
+
+// HandlerOptions configure [Handler]. The zero value serves with defaults and
+// logs and counts nothing.
+type HandlerOptions struct {
+	Log      zerolog.Logger
+	Metrics  *Metrics
+	MaxBytes int // of a request's body; 0: DefaultMaxBytes
+}
+
+// Handler serves methods over gRPC, gRPC-Web and HTTP with JSON, below
+// "/flexiq.v1.". Every request needs a token. A method that is not among the
+// given ones, because its service runs elsewhere, answers UNIMPLEMENTED.
+func Handler(methods []Method, ids *auth.Verifier, o HandlerOptions) http.Handler {
+	if o.MaxBytes == 0 {
+		o.MaxBytes = DefaultMaxBytes
+	}
+	d := &door{
+		ids:    ids,
+		opts:   o,
+		errors: connect.NewErrorWriter(),
+		calls:  NewBounds(MaxCalls, MaxBytes*4),
+		polls:  NewBounds(MaxPolls, MaxBytes*4),
+		served: make(map[string]*route, len(methods)),
+	}
+	for _, m := range methods {
+		r := &route{method: m}
+		r.handler = connect.NewUnaryHandler(m.Procedure(), r.call, d.options(m)...)
+		d.served[m.Procedure()] = r
+	}
+	return d
+}
+
+// door is the HTTP door.
+type door struct {
+	ids    *auth.Verifier
+	opts   HandlerOptions
+	errors *connect.ErrorWriter
+	calls  *Bounds
+	polls  *Bounds
+	served map[string]*route
+}
+
+// route is one method behind the door.
+type route struct {
+	method  Method
+	handler http.Handler
+}
+
+// visit is one request on its way through the door.
+type visit struct {
+	id       auth.Identity
+	req, res proto.Message // res: the answer to be written
+	fault    *fault.Error
+	reached  bool // the method's route has answered; else connect refused the protocol
+}
+
+type visitKey struct{}
+
+// ServeHTTP implements http.Handler.
+func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	start := time.Now()
+	doorName := doorOf(r)
+	route := d.served[r.URL.Path]
+	name := "unknown" // a path is the caller's text, not a label
+	if route != nil {
+		name = route.method.Name
+	}
+	v := &visit{}
+	f := d.admit(w, r, v, route, doorName)
+	if f != nil {
+		d.refuse(w, r, f)
+	} else if f = v.fault; !v.reached {
+		f = fault.New(fault.InvalidRequest, "not a request of a known protocol")
+	}
+	code := ""
+	if f != nil {
+		code = string(f.Reason.Code())
+		LogFault(&d.opts.Log, name, doorName, f)
+	}
+	d.opts.Metrics.Observe(name, doorName, code, time.Since(start))
+}
+
+// admit takes a request up to its answer. A fault is what still has to be
+// answered.
+func (d *door) admit(w http.ResponseWriter, r *http.Request, v *visit, route *route, doorName string) *fault.Error {
+	id, err := d.ids.Verify(r.Context(), bearer(r))
+	if err != nil {
+		return fault.Of(err)
+	}
+	v.id = id
+	if route == nil {
+		return fault.New(fault.Unimplemented, "this process does not serve %s", quoted(r.URL.Path))
+	}
+	if r.ContentLength > int64(d.opts.MaxBytes) {
+		return tooLarge(d.opts.MaxBytes)
+	}
+	bounds := d.calls
+	if route.method.LongPoll {
+		bounds = d.polls
+	}
+	size := max(r.ContentLength, 0)
+	if !bounds.Enter(id.Namespace, size) {
+		return fault.New(fault.Overloaded, "too many calls are in flight")
+	}
+	defer bounds.Leave(id.Namespace, size)
+
+	ctx := auth.WithCaller(context.WithValue(r.Context(), visitKey{}, v), id, doorName)
+	r = r.WithContext(ctx)
+	r.Body = limitBody(r.Body, d.opts.MaxBytes)
+	route.handler.ServeHTTP(w, r)
+	if v.res != nil && r.Context().Err() != nil {
+		// The client left before its answer was out: nobody has it.
+		route.method.Undelivered(id, v.req, v.res)
+	}
+	return nil
+}
+
+// refuse writes an error in the form of the request's protocol.
+func (d *door) refuse(w http.ResponseWriter, r *http.Request, f *fault.Error) {
+	if f.Reason == fault.Unauthenticated {
+		w.Header().Set("WWW-Authenticate", "Bearer")
+	}
+	_ = d.errors.Write(w, r, connectError(f)) // a write fails when the client is gone
+}
+
+func (d *door) options(m Method) []connect.HandlerOption {
+	return []connect.HandlerOption{
+		connect.WithCodec(wireCodec{JSON, "json"}),
+		connect.WithCodec(wireCodec{JSON, "json; charset=utf-8"}),
+		connect.WithCodec(wireCodec{Binary, "proto"}),
+		connect.WithRequestInitializer(func(_ connect.Spec, msg any) error {
+			msg.(*wire).msg = m.newRequest()
+			return nil
+		}),
+		connect.WithCompressMinBytes(1024),
+		limitedGzip(d.opts.MaxBytes),
+	}
+}
+
+// call runs a method for connect.
+func (r *route) call(ctx context.Context, in *connect.Request[wire]) (*connect.Response[wire], error) {
+	v := ctx.Value(visitKey{}).(*visit)
+	v.reached = true
+	ctx, cancel := r.method.Context(ctx, 0)
+	defer cancel()
+	req, err := r.method.open(ctx, in.Msg.msg, in.Msg.err)
+	if err == nil {
+		v.req = req
+		v.res, err = r.method.await(ctx, v.id, req)
+	}
+	if err != nil {
+		v.fault = fault.Of(err)
+		return nil, connectError(v.fault)
+	}
+	return connect.NewResponse(&wire{msg: v.res}), nil
+}
+
+// await runs a method and waits for its answer. One that comes after the
+// call's end is undelivered.
+func (m Method) await(ctx context.Context, id auth.Identity, req proto.Message) (proto.Message, error) {
+	type answer struct {
+		res proto.Message
+		err error
+	}
+	answers := make(chan answer, 1)
+	var settled atomic.Bool // by whoever is first: the answer or the call's end
+	m.Invoke(ctx, req, func(res proto.Message, err error) {
+		if settled.CompareAndSwap(false, true) {
+			answers <- answer{res, err}
+		} else if err == nil {
+			m.Undelivered(id, req, res)
+		}
+	})
+	select {
+	case a := <-answers:
+		return a.res, a.err
+	case <-ctx.Done():
+		if settled.CompareAndSwap(false, true) {
+			return nil, ctx.Err()
+		}
+		a := <-answers
+		return a.res, a.err
+	}
+}
+
+func bearer(r *http.Request) string {
+	scheme, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return ""
+	}
+	return strings.TrimSpace(token)
+}
+
+func doorOf(r *http.Request) string {
+	if strings.HasPrefix(r.Header.Get("Content-Type"), "application/grpc") {
+		return auth.DoorGRPC
+	}
+	return auth.DoorHTTP
+}

@@ -1,0 +1,118 @@
+package rpc
+
+import (
+	"compress/gzip"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	"flexiq/pkg/fault"
+)
+
+// wire is what connect passes between its codecs and a route: the message, and
+// what was wrong with its body. Connect would answer a decoding error itself,
+// without its reason; so the codec keeps it for the route.
+type wire struct {
+	msg proto.Message
+	err error
+}
+
+// wireCodec decodes into [wire].
+type wireCodec struct {
+	codec Codec
+	name  string
+}
+
+func (c wireCodec) Name() string { return c.name }
+
+func (c wireCodec) Marshal(v any) ([]byte, error) {
+	if w, ok := v.(*wire); ok {
+		v = w.msg
+	}
+	return c.codec.Marshal(v) // connect's own messages, such as gRPC's status, too
+}
+
+func (c wireCodec) Unmarshal(body []byte, v any) error {
+	w, ok := v.(*wire)
+	if !ok {
+		return fmt.Errorf("%T is not a request", v)
+	}
+	w.err = c.codec.decode(body, w.msg)
+	return nil
+}
+
+func tooLarge(limit int) *fault.Error {
+	return fault.New(fault.PayloadTooLarge, "the message is larger than the limit of %d bytes", limit).
+		With("limit", fmt.Sprint(limit))
+}
+
+// limitBody makes a body fail beyond a limit, with the error that the caller
+// is to get: connect passes on an error of its own type as it is.
+func limitBody(body io.ReadCloser, limit int) io.ReadCloser {
+	return &limitedBody{limitedReader{r: body, left: int64(limit), limit: limit}, body}
+}
+
+type limitedBody struct {
+	limitedReader
+	io.Closer
+}
+
+type limitedReader struct {
+	r     io.Reader
+	left  int64
+	limit int
+}
+
+func (l *limitedReader) Read(p []byte) (int, error) {
+	if int64(len(p)) > l.left+1 {
+		p = p[:l.left+1]
+	}
+	n, err := l.r.Read(p)
+	if l.left -= int64(n); l.left < 0 {
+		return 0, connectError(tooLarge(l.limit))
+	}
+	return n, err
+}
+
+// limitedGzip is gzip whose output is limited, so that a small body cannot
+// become a large one.
+func limitedGzip(limit int) connect.HandlerOption {
+	return connect.WithCompression("gzip",
+		func() connect.Decompressor { return &gunzip{limit: limit} },
+		func() connect.Compressor { return gzip.NewWriter(io.Discard) },
+	)
+}
+
+type gunzip struct {
+	gzip.Reader
+	limited limitedReader
+	limit   int
+}
+
+func (g *gunzip) Reset(r io.Reader) error {
+	g.limited = limitedReader{r: &g.Reader, left: int64(g.limit), limit: g.limit}
+	return g.Reader.Reset(r)
+}
+
+func (g *gunzip) Read(p []byte) (int, error) { return g.limited.Read(p) }
+
+// NewServer makes an HTTP server that speaks HTTP/1.1 and HTTP/2, the latter
+// also without TLS, as gRPC needs it. It has no time limit on requests as a
+// whole: long polls take a minute, and every call has its own deadline.
+func NewServer(h http.Handler) *http.Server {
+	protocols := new(http.Protocols)
+	protocols.SetHTTP1(true)
+	protocols.SetHTTP2(true)
+	protocols.SetUnencryptedHTTP2(true)
+	return &http.Server{
+		Handler:           h,
+		Protocols:         protocols,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+	}
+}
