@@ -1,0 +1,104 @@
+package client
+
+import (
+	"context"
+	"iter"
+
+	flexiqv1 "flexiq/pkg/api/flexiq/v1"
+)
+
+// Admin is the operators' door. Reads need the scope inspect, writes admin,
+// and what spans namespaces platform. Reads are repeated while the server is
+// unavailable, writes are sent once.
+type Admin struct{ c *Client }
+
+// Admin returns the operators' calls.
+func (c *Client) Admin() Admin { return Admin{c} }
+
+// GetQuota reads the quota in force. QUOTA_UNREADABLE when it cannot be read.
+func (a Admin) GetQuota(ctx context.Context, req *flexiqv1.GetQuotaRequest) (*flexiqv1.GetQuotaResponse, error) {
+	return read[flexiqv1.GetQuotaResponse](ctx, a.c, "GetQuota", req)
+}
+
+// SetQuota replaces the whole document: a field left out is a limit lifted.
+func (a Admin) SetQuota(ctx context.Context, req *flexiqv1.SetQuotaRequest) (*flexiqv1.SetQuotaResponse, error) {
+	return write[flexiqv1.SetQuotaResponse](ctx, a.c, "SetQuota", req)
+}
+
+// EditQuota changes the named fields only.
+func (a Admin) EditQuota(ctx context.Context, req *flexiqv1.EditQuotaRequest) (*flexiqv1.EditQuotaResponse, error) {
+	return write[flexiqv1.EditQuotaResponse](ctx, a.c, "EditQuota", req)
+}
+
+// ClearQuota removes the document, readable or not.
+func (a Admin) ClearQuota(ctx context.Context, req *flexiqv1.ClearQuotaRequest) (*flexiqv1.ClearQuotaResponse, error) {
+	return write[flexiqv1.ClearQuotaResponse](ctx, a.c, "ClearQuota", req)
+}
+
+// GetUsage counts what the namespace holds and sets it beside its limits.
+func (a Admin) GetUsage(ctx context.Context) (*flexiqv1.GetUsageResponse, error) {
+	return read[flexiqv1.GetUsageResponse](ctx, a.c, "GetUsage", &flexiqv1.GetUsageRequest{})
+}
+
+// GetDeadLetter reads one dead job with its payload.
+func (a Admin) GetDeadLetter(ctx context.Context, id string) (*flexiqv1.Job, error) {
+	res, err := read[flexiqv1.GetDeadLetterResponse](ctx, a.c, "GetDeadLetter", &flexiqv1.GetDeadLetterRequest{Id: id})
+	return res.GetDeadLetter(), err
+}
+
+// ListDeadLetters reads one page of dead jobs.
+func (a Admin) ListDeadLetters(ctx context.Context, req *flexiqv1.ListDeadLettersRequest) (*flexiqv1.ListDeadLettersResponse, error) {
+	return read[flexiqv1.ListDeadLettersResponse](ctx, a.c, "ListDeadLetters", req)
+}
+
+// DeadLetters reads dead jobs page after page. An error ends the sequence.
+func (a Admin) DeadLetters(ctx context.Context, req *flexiqv1.ListDeadLettersRequest) iter.Seq2[*flexiqv1.Job, error] {
+	return pages(ctx, req, a.ListDeadLetters, (*flexiqv1.ListDeadLettersResponse).GetDeadLetters)
+}
+
+// ListAudit reads one page of the audit trail.
+func (a Admin) ListAudit(ctx context.Context, req *flexiqv1.ListAuditRequest) (*flexiqv1.ListAuditResponse, error) {
+	return read[flexiqv1.ListAuditResponse](ctx, a.c, "ListAudit", req)
+}
+
+// Audit reads the audit trail page after page, oldest first. An error ends the
+// sequence.
+func (a Admin) Audit(ctx context.Context, req *flexiqv1.ListAuditRequest) iter.Seq2[*flexiqv1.AuditRecord, error] {
+	return pages(ctx, req, a.ListAudit, (*flexiqv1.ListAuditResponse).GetRecords)
+}
+
+// CreateToken makes a token. Its secret is in this answer and nowhere else.
+func (a Admin) CreateToken(ctx context.Context, req *flexiqv1.CreateTokenRequest) (*flexiqv1.CreateTokenResponse, error) {
+	return write[flexiqv1.CreateTokenResponse](ctx, a.c, "CreateToken", req)
+}
+
+// ListTokens reads one page of tokens, without their secrets.
+func (a Admin) ListTokens(ctx context.Context, req *flexiqv1.ListTokensRequest) (*flexiqv1.ListTokensResponse, error) {
+	return read[flexiqv1.ListTokensResponse](ctx, a.c, "ListTokens", req)
+}
+
+// Tokens reads tokens page after page. An error ends the sequence.
+func (a Admin) Tokens(ctx context.Context, req *flexiqv1.ListTokensRequest) iter.Seq2[*flexiqv1.TokenInfo, error] {
+	return pages(ctx, req, a.ListTokens, (*flexiqv1.ListTokensResponse).GetTokens)
+}
+
+// RevokeToken ends a token within two seconds. Revoking twice is no error.
+func (a Admin) RevokeToken(ctx context.Context, req *flexiqv1.RevokeTokenRequest) (*flexiqv1.RevokeTokenResponse, error) {
+	return write[flexiqv1.RevokeTokenResponse](ctx, a.c, "RevokeToken", req)
+}
+
+// ListNamespaces reads one page of all namespaces with their usage.
+func (a Admin) ListNamespaces(ctx context.Context, req *flexiqv1.ListNamespacesRequest) (*flexiqv1.ListNamespacesResponse, error) {
+	return read[flexiqv1.ListNamespacesResponse](ctx, a.c, "ListNamespaces", req)
+}
+
+// Namespaces reads all namespaces with their usage. An error ends the sequence.
+func (a Admin) Namespaces(ctx context.Context, req *flexiqv1.ListNamespacesRequest) iter.Seq2[*flexiqv1.NamespaceUsage, error] {
+	return pages(ctx, req, a.ListNamespaces, (*flexiqv1.ListNamespacesResponse).GetNamespaces)
+}
+
+// ExchangeToken makes a token of a namespace that lives for 5 minutes, out of
+// a platform token.
+func (a Admin) ExchangeToken(ctx context.Context, ns string) (*flexiqv1.ExchangeTokenResponse, error) {
+	return write[flexiqv1.ExchangeTokenResponse](ctx, a.c, "ExchangeToken", &flexiqv1.ExchangeTokenRequest{Namespace: ns})
+}

@@ -1,0 +1,109 @@
+package client
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	flexiqv1 "flexiq/pkg/api/flexiq/v1"
+	"flexiq/pkg/auth"
+	"flexiq/pkg/rpc"
+)
+
+// idleConnections bounds the connections that are kept for later calls.
+const idleConnections = 128
+
+// httpTransport speaks connect's protocol with protobuf bodies.
+type httpTransport struct {
+	http    *http.Client
+	own     bool // http was made here
+	methods map[string]*connect.Client[body, body]
+}
+
+// body is a message that is encoded already, so that one client type serves
+// every method.
+type body struct{ bytes []byte }
+
+// bodyCodec passes bodies through as what they are: protobuf.
+type bodyCodec struct{}
+
+func (bodyCodec) Name() string { return "proto" }
+
+func (bodyCodec) Marshal(v any) ([]byte, error) {
+	b, ok := v.(*body)
+	if !ok {
+		return nil, fmt.Errorf("marshal: unexpected %T", v)
+	}
+	return b.bytes, nil
+}
+
+func (bodyCodec) Unmarshal(data []byte, v any) error {
+	switch v := v.(type) {
+	case *body:
+		v.bytes = append([]byte(nil), data...)
+		return nil
+	case proto.Message:
+		return proto.Unmarshal(data, v)
+	}
+	return fmt.Errorf("unmarshal: unexpected %T", v)
+}
+
+func dialHTTP(opts Options) *httpTransport {
+	t := &httpTransport{http: opts.HTTP, methods: make(map[string]*connect.Client[body, body], len(auth.Methods))}
+	if t.http == nil {
+		tr := http.DefaultTransport.(*http.Transport).Clone()
+		tr.MaxIdleConns, tr.MaxIdleConnsPerHost = 0, idleConnections
+		t.http, t.own = &http.Client{Transport: tr}, true
+	}
+	bearer := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
+		return func(ctx context.Context, req connect.AnyRequest) (connect.AnyResponse, error) {
+			req.Header().Set("Authorization", "Bearer "+opts.Token)
+			return next(ctx, req)
+		}
+	})
+	base := strings.TrimRight(opts.Server, "/")
+	for _, m := range auth.Methods {
+		t.methods[m.Name] = connect.NewClient[body, body](t.http, base+m.Procedure(),
+			connect.WithCodec(bodyCodec{}), connect.WithInterceptors(bearer))
+	}
+	return t
+}
+
+func (t *httpTransport) call(ctx context.Context, method string, req, res proto.Message) error {
+	text, err := proto.Marshal(req)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", method, err)
+	}
+	answer, err := t.methods[method].CallUnary(ctx, connect.NewRequest(&body{bytes: text}))
+	if err != nil {
+		return rpc.FromConnectError(err)
+	}
+	if err := proto.Unmarshal(answer.Msg.bytes, res); err != nil {
+		return fmt.Errorf("decode the answer of %s: %w", method, err)
+	}
+	return nil
+}
+
+// poll is a plain call: when ctx ends the request is cancelled, and the server
+// undoes a claim whose answer it can no longer write.
+func (t *httpTransport) poll(ctx context.Context, req *flexiqv1.ClaimRequest) (*flexiqv1.ClaimResponse, error) {
+	res := new(flexiqv1.ClaimResponse)
+	if err := t.call(ctx, "Claim", req, res); err != nil {
+		return nil, err
+	}
+	return res, nil
+}
+
+// maxMessage is not known over HTTP: the server says it when it refuses.
+func (t *httpTransport) maxMessage() int { return 0 }
+
+func (t *httpTransport) close(context.Context) error {
+	if t.own {
+		t.http.CloseIdleConnections()
+	}
+	return nil
+}
