@@ -1,0 +1,102 @@
+package sqlite
+
+import (
+	"context"
+	"time"
+
+	"flexiq/pkg/job"
+	"flexiq/pkg/store"
+)
+
+// Heartbeat implements [store.Dispatch].
+func (s *Store) Heartbeat(ctx context.Context, beats []store.Beat) ([]store.Pulse, error) {
+	if len(beats) == 0 {
+		return nil, nil
+	}
+	out := make([]store.Pulse, len(beats))
+	err := s.write(ctx, "heartbeat", func(t *tx) error {
+		spaces := make(map[string]*space)
+		for i := range beats {
+			sp := spaces[beats[i].Namespace]
+			if sp == nil {
+				var err error
+				if sp, err = t.space(beats[i].Namespace); err != nil {
+					return err
+				}
+				spaces[sp.name] = sp
+			}
+			pulse, err := t.heartbeat(sp.id, &beats[i])
+			if err != nil {
+				return err
+			}
+			out[i] = pulse
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (t *tx) heartbeat(ns int64, b *store.Beat) (store.Pulse, error) {
+	l, err := t.live(ns, b.JobID)
+	if err != nil || l == nil || l.job.State != job.Running || b.Lease == "" || l.lease != b.Lease {
+		return store.Pulse{}, err
+	}
+	pulse := store.Pulse{Alive: true, Cancelled: l.cancelled, ExpiresAt: l.expires}
+	until := t.now.Add(b.Extend).Truncate(time.Microsecond)
+	if most := l.job.StartedAt.Add(l.job.Timeout); until.After(most) {
+		until = most
+	}
+	if !until.After(l.expires) {
+		return pulse, nil
+	}
+	pulse.ExpiresAt = until
+	return pulse, t.exec("UPDATE jobs SET lease_expires = ? WHERE ns = ? AND id = ?", until, ns, b.JobID)
+}
+
+const (
+	anyExpired    = `SELECT 1 FROM jobs INDEXED BY jobs_leases WHERE state = 1 AND lease_expires <= ? LIMIT 1`
+	selectExpired = `SELECT (SELECT name FROM namespaces WHERE id = ns), ` + liveFields + ` FROM jobs INDEXED BY jobs_leases
+		WHERE state = 1 AND lease_expires <= ? ORDER BY lease_expires LIMIT ?`
+)
+
+// Expire implements [store.Dispatch].
+func (s *Store) Expire(ctx context.Context, limit int) ([]store.Ended, error) {
+	// Nearly always there is nothing to do; that must not take the write lock.
+	var due bool
+	err := s.read(ctx, "expire", func(t *tx) (err error) {
+		due, err = t.one(anyExpired, func(*row) {}, t.now)
+		return err
+	})
+	if err != nil || !due {
+		return nil, err
+	}
+	var out []store.Ended
+	err = s.write(ctx, "expire", func(t *tx) error {
+		out = nil
+		var lost []*live
+		err := t.each(selectExpired, func(r *row) bool {
+			out = append(out, store.Ended{Namespace: r.text()})
+			lost = append(lost, r.live())
+			return true
+		}, t.now, limit)
+		if err != nil {
+			return err
+		}
+		for i, l := range lost {
+			timedOut := !l.job.StartedAt.Add(l.job.Timeout).After(t.now)
+			move := l.job.After(job.Ending{Lost: !timedOut, TimedOut: timedOut}, l.cancelled, job.Jitter())
+			out[i].Queue, out[i].JobID, out[i].State = l.job.Queue, l.job.ID, move.State
+			if err := t.end(l, move, nil); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}

@@ -1,0 +1,186 @@
+package sqlite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"zombiezen.com/go/sqlite"
+
+	"flexiq/pkg/fault"
+	"flexiq/pkg/store"
+)
+
+// tx is one transaction.
+type tx struct {
+	*conn
+	now          time.Time // read once, after the lock was taken
+	defaultStamp *int64    // revision of the default quota, once read
+}
+
+var (
+	errClosed  = errors.New("the store is closed")
+	errNotOpen = errors.New("the file cannot be opened") // the reason may be anything, its schema included
+)
+
+// write runs fn in a transaction that holds the write lock of the file. It
+// commits when fn returns nil. A transaction that changed nothing costs no sync.
+func (s *Store) write(ctx context.Context, op string, fn func(*tx) error) error {
+	own, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	c, err := s.take(own, s.writer)
+	if err != nil {
+		return s.fail(ctx, op, err)
+	}
+	defer func() { s.writer <- c }()
+	if c == nil {
+		if c, err = s.openWriter(own, false); err != nil {
+			return s.fail(ctx, op, fmt.Errorf("%w: %w", errNotOpen, err))
+		}
+	}
+	err = s.inTx(own, c, "BEGIN IMMEDIATE", fn)
+	if broken(err) {
+		c.Close()
+		c = nil
+	} else if err == nil {
+		s.boundLog(c)
+	}
+	return s.fail(ctx, op, err)
+}
+
+// read runs fn in a transaction that sees one state of the store. It must be short.
+func (s *Store) read(ctx context.Context, op string, fn func(*tx) error) error {
+	own, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	c, err := s.take(own, s.reader)
+	if err != nil {
+		return s.fail(ctx, op, err)
+	}
+	defer func() { s.reader <- c }()
+	if c == nil {
+		if c, err = s.openReader(); err != nil {
+			return s.fail(ctx, op, fmt.Errorf("%w: %w", errNotOpen, err))
+		}
+	}
+	err = s.inTx(own, c, "BEGIN", fn)
+	if broken(err) {
+		c.Close()
+		c = nil
+	}
+	return s.fail(ctx, op, err)
+}
+
+// take waits for a slot.
+func (s *Store) take(ctx context.Context, slots chan *conn) (*conn, error) {
+	select {
+	case <-s.closed:
+		return nil, errClosed
+	default:
+	}
+	select {
+	case c := <-slots:
+		return c, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-s.closed:
+		return nil, errClosed
+	}
+}
+
+// inTx runs fn between begin and commit. The connection is out of the
+// transaction afterwards, whatever happens, a panic included.
+func (s *Store) inTx(ctx context.Context, c *conn, begin string, fn func(*tx) error) error {
+	c.SetInterrupt(ctx.Done())
+	done := false
+	defer func() {
+		c.SetInterrupt(nil) // a roll-back must not be interrupted
+		if !done && !c.AutocommitEnabled() {
+			if err := c.exec("ROLLBACK"); err != nil {
+				s.log.Warn().Err(err).Msg("roll-back failed")
+			}
+		}
+	}()
+	if err := c.begin(ctx, begin); err != nil {
+		return err
+	}
+	if err := fn(&tx{conn: c, now: s.now().UTC().Truncate(time.Microsecond)}); err != nil {
+		return err
+	}
+	err := c.exec("COMMIT")
+	done = err == nil
+	return err
+}
+
+// begin starts a transaction. While another process holds the lock it tries
+// again at short, uneven intervals, which share the lock better than
+// SQLite's own growing ones.
+func (c *conn) begin(ctx context.Context, how string) error {
+	const first, most = 100 * time.Microsecond, 4 * time.Millisecond
+	for pause := first; ; pause = min(2*pause, most) {
+		err := c.exec(how)
+		if sqlite.ErrCode(err).ToPrimary() != sqlite.ResultBusy {
+			return err
+		}
+		timer := time.NewTimer(pause/2 + rand.N(pause))
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return err
+		}
+	}
+}
+
+// savepoint runs fn so that its failure undoes only what it did.
+func (t *tx) savepoint(fn func() error) error {
+	if err := t.exec("SAVEPOINT unit"); err != nil {
+		return err
+	}
+	err := fn()
+	if err != nil {
+		if undo := t.exec("ROLLBACK TO unit"); undo != nil {
+			return undo
+		}
+	}
+	if release := t.exec("RELEASE unit"); release != nil {
+		return release
+	}
+	return err
+}
+
+// unavailable reports whether an error is about the database as a whole and
+// not about one unit of work.
+func unavailable(err error) bool {
+	switch sqlite.ErrCode(err).ToPrimary() {
+	case sqlite.ResultBusy, sqlite.ResultLocked, sqlite.ResultInterrupt, sqlite.ResultFull:
+		return true
+	}
+	return broken(err) || errors.Is(err, errClosed) || errors.Is(err, errNotOpen) ||
+		errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) || fault.Is(err, fault.StorageUnavailable)
+}
+
+// broken reports whether the connection that gave the error must be opened anew.
+func broken(err error) bool {
+	switch sqlite.ErrCode(err).ToPrimary() {
+	case sqlite.ResultIOErr, sqlite.ResultReadOnly, sqlite.ResultCorrupt, sqlite.ResultCantOpen, sqlite.ResultNotADB,
+		sqlite.ResultProtocol, sqlite.ResultNoMem, sqlite.ResultPerm, sqlite.ResultMisuse:
+		return true
+	}
+	return false
+}
+
+// fail turns an error into what the contract promises. ctx is the caller's.
+func (s *Store) fail(ctx context.Context, op string, err error) error {
+	var f *fault.Error
+	switch {
+	case err == nil, errors.As(err, &f), errors.Is(err, store.ErrStale):
+		return err
+	case !unavailable(err):
+		return fault.Wrap(fmt.Errorf("sqlite: %s: %w", op, err), fault.Internal, "internal error of the store")
+	case ctx.Err() != nil && !broken(err):
+		return fmt.Errorf("sqlite: %s: %w", op, ctx.Err())
+	}
+	return fault.Wrap(fmt.Errorf("sqlite: %s: %w", op, err), fault.StorageUnavailable, "the store cannot be reached, is full or too slow")
+}
