@@ -20,8 +20,8 @@ var (
 	errSilent     = errors.New("the store has not answered")
 )
 
-// callTimeout bounds one call of the store. It is well under patience, so that
-// one slow namespace does not end a leadership.
+// callTimeout bounds one call of the store. It is well under the leader's
+// patience, so that one slow namespace does not end a leadership.
 const callTimeout = 4 * time.Second
 
 // report is what one sweep did.
@@ -62,7 +62,7 @@ type sweeper struct {
 // ask makes one call of the store within its deadline and notes whether the
 // store answered.
 func ask[T any](ctx context.Context, s *sweeper, call func(context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	ctx, cancel := context.WithTimeout(ctx, min(callTimeout, s.pulse.left()))
 	defer cancel()
 	v, err := call(ctx)
 	s.pulse.heard(err)
@@ -306,9 +306,12 @@ func (p *pulse) heard(err error) {
 	}
 }
 
+// left is how long the store may still stay silent.
+func (p *pulse) left() time.Duration { return time.Until(p.last.Add(p.patience)) }
+
 // judge turns the error of a store that was silent for too long into errSilent.
 func (p *pulse) judge(err error) error {
-	if err != nil && time.Since(p.last) >= p.patience {
+	if err != nil && p.left() <= 0 {
 		return errSilent
 	}
 	return err

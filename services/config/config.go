@@ -1,0 +1,155 @@
+// Package config is the operators' door: it reads and writes quotas, shows
+// usage, dead letters and the audit trail, and makes and revokes tokens. It
+// implements AdminService.
+//
+// A write is one step of the store, with its audit record in it. Then this
+// process's caches let go of the old value, a hint tells the other processes,
+// and only then the caller gets its answer. Hints may be lost; every process
+// also asks the store once a second, so a lost one costs two seconds. A refused
+// write is recorded too, also one that the transport refused (see [refused]).
+//
+// The namespace is always the token's. A platform token has none: it reaches
+// the installation's default quota, tokens of any namespace and the list of
+// namespaces, and nothing else.
+//
+// What needs no I/O stands apart: limits.go (what a quota means beside a
+// usage), ranking.go (the fullest namespaces), minute.go (a sliding minute),
+// progress.go (who has caught up with a change).
+package config
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+
+	"flexiq/pkg/rpc"
+	"flexiq/pkg/store"
+)
+
+// Config is how the service runs.
+type Config struct {
+	// Process is the name under which this process reports its progress.
+	Process string
+	// MaxWait is how long a write with wait waits for the processes at most.
+	MaxWait time.Duration
+}
+
+// DefaultConfig waits five seconds. Process has no default.
+func DefaultConfig() Config { return Config{MaxWait: 5 * time.Second} }
+
+// Store is what the service needs of the store.
+type Store interface {
+	store.Quotas
+	store.Tokens
+	store.Trail
+	store.Jobs
+}
+
+// Bus carries hints out and reports in.
+type Bus interface {
+	// PublishConfig tells every process that an object changed, and flushes.
+	PublishConfig(kind store.Kind, key string, revision int64)
+	// OnStats hears what admission counted.
+	OnStats(func(report []byte)) (stop func(), err error)
+	// OnProgress hears how far processes have caught up; see [Report].
+	OnProgress(func(report []byte)) (stop func(), err error)
+}
+
+// Deps is what the service works with. All but Registerer are required.
+type Deps struct {
+	Store Store
+	Bus   Bus
+	// Invalidate makes this process's caches let go of an object.
+	Invalidate func(kind store.Kind, key string, revision int64)
+	// Cut closes the open NATS connections of a token.
+	Cut        func(tokenID string)
+	Log        zerolog.Logger
+	Registerer prometheus.Registerer // nil: metrics are kept but not shown
+}
+
+// Service serves AdminService. Make it with [New].
+type Service struct {
+	cfg      Config
+	store    Store
+	deps     Deps
+	metrics  *metrics
+	minute   minute
+	progress *progress
+	changed  *changedTokens
+}
+
+// New makes the service. It starts nothing.
+func New(cfg Config, deps Deps) (*Service, error) {
+	switch {
+	case cfg.Process == "":
+		return nil, errors.New("config needs the process's name")
+	case cfg.MaxWait <= 0:
+		return nil, fmt.Errorf("config: the longest wait must be positive, got %s", cfg.MaxWait)
+	case deps.Store == nil || deps.Bus == nil || deps.Invalidate == nil || deps.Cut == nil:
+		return nil, errors.New("config needs a store, a bus, caches to invalidate and connections to cut")
+	}
+	m, err := newMetrics(deps.Registerer)
+	if err != nil {
+		return nil, fmt.Errorf("config metrics: %w", err)
+	}
+	return &Service{
+		cfg: cfg, store: deps.Store, deps: deps, metrics: m,
+		progress: newProgress(cfg.Process), changed: newChangedTokens(),
+	}, nil
+}
+
+// Methods are the methods of AdminService, for the doors.
+func (s *Service) Methods() []rpc.Method {
+	return []rpc.Method{
+		rpc.Unary("GetQuota", s.getQuota),
+		write(s, "SetQuota", s.setQuota),
+		write(s, "EditQuota", s.editQuota),
+		write(s, "ClearQuota", s.clearQuota),
+		rpc.Unary("GetUsage", s.getUsage),
+		rpc.Unary("ListNamespaces", s.listNamespaces),
+		rpc.Unary("ListDeadLetters", s.listDeadLetters),
+		rpc.Unary("GetDeadLetter", s.getDeadLetter),
+		rpc.Unary("ListAudit", s.listAudit),
+		write(s, "CreateToken", s.createToken),
+		rpc.Unary("ListTokens", s.listTokens),
+		write(s, "RevokeToken", s.revokeToken),
+		write(s, "ExchangeToken", s.exchangeToken),
+	}
+}
+
+// Run hears reports, and cuts the connections of tokens that were revoked by
+// other processes, until ctx ends; then it returns nil. It fails when it cannot
+// subscribe.
+func (s *Service) Run(ctx context.Context) error {
+	stopStats, err := s.deps.Bus.OnStats(s.hearStats)
+	if err != nil {
+		return fmt.Errorf("hear admission's reports: %w", err)
+	}
+	defer stopStats()
+	stopProgress, err := s.deps.Bus.OnProgress(s.hearProgress)
+	if err != nil {
+		return fmt.Errorf("hear progress: %w", err)
+	}
+	defer stopProgress()
+	s.progress.listen(time.Now())
+	s.cutRevoked(ctx)
+	return nil
+}
+
+// announce lets go of an object here and tells the other processes.
+func (s *Service) announce(kind store.Kind, key string, revision int64) {
+	s.deps.Invalidate(kind, key, revision)
+	s.deps.Bus.PublishConfig(kind, key, revision)
+}
+
+// Changed takes the news that an object changed, from a hint or from a poll of
+// the store. It does not block.
+func (s *Service) Changed(kind store.Kind, key string) {
+	if kind == store.KindToken {
+		s.changed.add(key)
+	}
+}
