@@ -61,9 +61,9 @@ type Options struct {
 
 // Client speaks to one server with one token. Make one with [Dial].
 type Client struct {
-	opts   Options
-	parts  auth.Parts
-	wire   transport
+	opts  Options
+	parts auth.Parts
+	wire  transport
 	units *batch.Group[*unit, *answer]
 }
 

@@ -31,7 +31,7 @@ type shift struct {
 	cancel context.CancelCauseFunc
 
 	mu       sync.Mutex
-	changed  chan struct{} // closed and replaced whenever something below changes
+	changed  chan struct{}         // closed and replaced whenever something below changes
 	attempts map[*attempt]struct{} // each takes a slot
 	current  map[holding]*attempt  // the newest attempt of each job
 	giving   int                   // jobs being given back that never took a slot
