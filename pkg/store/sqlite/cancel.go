@@ -29,7 +29,12 @@ func (s *Store) Cancel(ctx context.Context, ns string, sel store.Selection, limi
 		if err != nil {
 			return err
 		}
+		seen := make(map[string]bool, len(ids))
 		for _, id := range ids {
+			if seen[id] {
+				continue
+			}
+			seen[id] = true
 			l, err := t.live(sp.id, id)
 			switch {
 			case err != nil:

@@ -17,7 +17,6 @@ const (
 	upsertDocument = `INSERT INTO settings (key, value, revision, updated_at, updated_by) VALUES (?, ?, ?, ?, ?)
 		ON CONFLICT (scope, key) DO UPDATE SET value = excluded.value, revision = excluded.revision,
 			updated_at = excluded.updated_at, updated_by = excluded.updated_by`
-	deleteDocument = `DELETE FROM settings WHERE scope = '' AND key = ?`
 )
 
 // Quotas implements [store.Quotas].
@@ -54,17 +53,24 @@ func (s *Store) DefaultQuota(ctx context.Context) (doc store.Document, err error
 	return doc, err
 }
 
-// inForce reads the document that a namespace goes by.
+// inForce reads the document that a namespace goes by: its own, else the
+// default, else what its own row tells of the last clear.
 func (t *tx) inForce(sp *space) (store.Document, error) {
-	if sp.hasDocument {
-		doc, err := t.document(namespace.QuotaKey(sp.name))
-		doc.Stamp = sp.stamp
+	doc, err := t.document(namespace.QuotaKey(sp.name))
+	if err != nil {
 		return doc, err
 	}
-	doc, err := t.defaultQuota()
-	doc.Inherited = doc.Raw != nil
+	if !sp.hasDocument {
+		standard, err := t.defaultQuota()
+		if err != nil {
+			return doc, err
+		}
+		if standard.Raw != nil {
+			doc, doc.Inherited = standard, true
+		}
+	}
 	doc.Stamp = sp.stamp
-	return doc, err
+	return doc, nil
 }
 
 func (t *tx) defaultQuota() (store.Document, error) {
@@ -84,26 +90,41 @@ func (t *tx) document(key string) (doc store.Document, err error) {
 	return doc, err
 }
 
-// target is one document that PutQuota changes.
+// target is the document that PutQuota changes.
 type target struct {
 	key      string
-	space    *space // nil: the default quota
-	old      store.Document
-	exists   bool
+	space    *space         // nil: the default quota
+	inForce  store.Document // what is answered
+	own      store.Document
 	revision int64 // of the document itself
 }
 
 func (t *tx) target(c *store.QuotaChange) (*target, error) {
+	on := &target{key: defaultQuotaKey}
+	var err error
 	if c.Default {
-		old, err := t.defaultQuota()
-		return &target{key: defaultQuotaKey, old: old, exists: old.Raw != nil, revision: old.Stamp.Default}, err
+		on.own, err = t.defaultQuota()
+		on.inForce, on.revision = on.own, on.own.Stamp.Default
+		return on, err
 	}
-	sp, err := t.space(c.Namespace)
-	if err != nil {
+	on.key = namespace.QuotaKey(c.Namespace)
+	if on.space, err = t.space(c.Namespace); err != nil {
 		return nil, err
 	}
-	old, err := t.inForce(sp)
-	return &target{key: namespace.QuotaKey(c.Namespace), space: sp, old: old, exists: sp.hasDocument, revision: sp.stamp.Revision}, err
+	on.revision = on.space.stamp.Revision
+	if on.own, err = t.document(on.key); err != nil {
+		return nil, err
+	}
+	on.inForce, err = t.inForce(on.space)
+	return on, err
+}
+
+// is reports whether the document is at a revision, 0 meaning that there is none.
+func (on *target) is(revision int64) bool {
+	if revision == 0 {
+		return on.own.Raw == nil
+	}
+	return on.revision == revision
 }
 
 // PutQuota implements [store.Quotas].
@@ -111,30 +132,20 @@ func (s *Store) PutQuota(ctx context.Context, c store.QuotaChange) (store.Docume
 	var doc store.Document
 	var refusal error
 	err := s.write(ctx, "put quota", func(t *tx) error {
-		doc, refusal = store.Document{}, nil
+		refusal = nil
 		on, err := t.target(&c)
 		if err != nil {
 			return err
 		}
 		record := c.Audit
-		if on.exists {
-			record.Old = string(on.old.Raw)
-		}
-		record.New, record.Outcome = string(c.Raw), "ok"
+		record.Old, record.New, record.Outcome = string(on.own.Raw), string(c.Raw), "ok"
 		if c.IfRevision != nil && !on.is(*c.IfRevision) {
-			doc = on.old
-			refusal = fault.New(fault.RevisionMismatch, "the quota is at revision %d, not at %d", on.present(), *c.IfRevision)
-			record.Outcome, record.Revision = string(fault.RevisionMismatch), on.present()
-			return t.record(&record)
-		}
-		if err := t.put(on, &c); err != nil {
+			refusal = fault.New(fault.RevisionMismatch, "the quota is at revision %d", on.revision)
+			record.Outcome = string(fault.RevisionMismatch)
+		} else if on, err = t.put(on, &c); err != nil {
 			return err
 		}
-		now, err := t.target(&c)
-		if err != nil {
-			return err
-		}
-		doc, record.Revision = now.old, now.revision
+		doc, record.Revision = on.inForce, on.revision
 		return t.record(&record)
 	})
 	if err != nil {
@@ -143,38 +154,28 @@ func (s *Store) PutQuota(ctx context.Context, c store.QuotaChange) (store.Docume
 	return doc, refusal
 }
 
-// present is the revision of the document that exists, 0 for none.
-func (on *target) present() int64 {
-	if on.exists {
-		return on.revision
-	}
-	return 0
-}
-
-func (on *target) is(revision int64) bool { return on.present() == revision }
-
-// put writes or deletes a document. Triggers raise its revision and tell of the change.
-func (t *tx) put(on *target, c *store.QuotaChange) error {
-	t.defaultStamp = nil // may change
+// put writes a document, or an empty row that clears it, and reads it again.
+// Triggers raise its revision and tell of the change.
+func (t *tx) put(on *target, c *store.QuotaChange) (*target, error) {
 	if on.space != nil {
 		if err := t.create(on.space); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	switch {
-	case c.Raw != nil:
-		if err := t.exec(upsertDocument, on.key, string(c.Raw), on.revision+1, t.now, c.Audit.TokenID); err != nil {
-			return err
-		}
-	case on.exists:
-		if err := t.exec(deleteDocument, on.key); err != nil {
-			return err
+	var value any
+	if c.Raw != nil {
+		value = string(c.Raw)
+	}
+	if err := t.exec(upsertDocument, on.key, value, on.revision+1, t.now, c.Audit.TokenID); err != nil {
+		return nil, err
+	}
+	if on.space != nil && c.Rate != nil {
+		if err := t.saveBucket(on.space, on.space.bucket.Refill(*c.Rate, t.now)); err != nil {
+			return nil, err
 		}
 	}
-	if on.space == nil || c.Rate == nil || on.space.bucket.Rate.Count == 0 {
-		return nil
-	}
-	return t.saveBucket(on.space, on.space.bucket.Refill(*c.Rate, t.now))
+	t.defaultStamp = nil // read before the change
+	return t.target(c)
 }
 
 // Changes implements [store.Quotas].

@@ -77,7 +77,7 @@ const unchangedColumns = `ns, id, queue, task, rank, run_at, max_attempts, timeo
 	unique_key, debounce_key, debounce_window, debounce_max_wait, origin, enqueued_by, metadata, fingerprint, form, aside, payload`
 
 const (
-	retryJob = `UPDATE jobs SET state = 0, run_at = coalesce(?, run_at), attempt = ?, started_at = ?, error = coalesce(?, error),
+	retryJob = `UPDATE jobs SET state = 0, run_at = coalesce(?, run_at), attempt = ?, error = coalesce(?, error),
 		settled_lease = coalesce(?, settled_lease), settled_as = coalesce(?, settled_as),
 		lease = NULL, lease_expires = 0, worker = NULL WHERE ns = ? AND id = ?`
 	archiveJob = `INSERT INTO archive (` + unchangedColumns + `, attempt, error, settled_lease, settled_as, finished_at, state, result)
@@ -106,11 +106,7 @@ func (t *tx) end(l *live, move job.Move, s *store.Settlement) error {
 		if !move.KeepsTurn {
 			runAt = t.now.Add(move.Delay)
 		}
-		started := l.job.StartedAt
-		if move.Attempt == 0 { // as if it had never been claimed
-			started = time.Time{}
-		}
-		return t.exec(retryJob, runAt, move.Attempt, started, null(move.Error), lease, as, l.ns, l.job.ID)
+		return t.exec(retryJob, runAt, move.Attempt, null(move.Error), lease, as, l.ns, l.job.ID)
 	case job.Dead:
 		if err := t.exec(buryJob, move.Attempt, null(move.Error), lease, as, t.now, l.ns, l.job.ID); err != nil {
 			return err

@@ -262,12 +262,26 @@ CREATE TABLE changes (
   PRIMARY KEY (kind, key)
 ) STRICT, WITHOUT ROWID;
 
--- Documents. The reserved ones have no scope; a scope is a namespace.
--- namespace is whose quota the row is, by the strict rule of namespace.QuotaKey.
+CREATE TRIGGER namespaces_revised AFTER UPDATE OF quota_revision ON namespaces BEGIN
+  UPDATE installation SET change_seq = change_seq + 1;
+  INSERT INTO changes (kind, key, seq) SELECT 'quota', NEW.name, change_seq FROM installation WHERE true
+    ON CONFLICT (kind, key) DO UPDATE SET seq = excluded.seq;
+END;
+
+CREATE TRIGGER installation_revised AFTER UPDATE OF default_revision ON installation BEGIN
+  UPDATE installation SET change_seq = change_seq + 1;
+  INSERT INTO changes (kind, key, seq) SELECT 'default_quota', '', change_seq FROM installation WHERE true
+    ON CONFLICT (kind, key) DO UPDATE SET seq = excluded.seq;
+END;
+
+-- Documents. The reserved ones have no scope; a scope is a namespace. A cleared
+-- document keeps its row, without a value. Whoever writes a quota here, by
+-- whatever program, raises its revision. namespace is whose quota the row is,
+-- by the strict rule of namespace.QuotaKey.
 CREATE TABLE settings (
   scope      TEXT    NOT NULL DEFAULT '',
   key        TEXT    NOT NULL,
-  value      ANY     NOT NULL,
+  value      ANY,
   revision   INTEGER NOT NULL DEFAULT 0,
   updated_at INTEGER NOT NULL DEFAULT 0,
   updated_by TEXT    NOT NULL DEFAULT '',
@@ -283,43 +297,30 @@ CREATE TABLE settings (
 
 CREATE TRIGGER quota_inserted AFTER INSERT ON settings WHEN NEW.namespace IS NOT NULL BEGIN
   INSERT INTO namespaces (name) VALUES (NEW.namespace) ON CONFLICT DO NOTHING;
-  UPDATE namespaces SET has_document = 1, quota_revision = max(quota_revision + 1, NEW.revision) WHERE name = NEW.namespace;
-  UPDATE installation SET change_seq = change_seq + 1;
-  INSERT INTO changes (kind, key, seq) SELECT 'quota', NEW.namespace, change_seq FROM installation WHERE true
-    ON CONFLICT (kind, key) DO UPDATE SET seq = excluded.seq;
+  UPDATE namespaces SET has_document = NEW.value IS NOT NULL, quota_revision = max(quota_revision + 1, NEW.revision)
+    WHERE name = NEW.namespace;
 END;
 
 CREATE TRIGGER quota_updated AFTER UPDATE OF value, revision ON settings WHEN NEW.namespace IS NOT NULL BEGIN
-  UPDATE namespaces SET has_document = 1, quota_revision = max(quota_revision + 1, NEW.revision) WHERE name = NEW.namespace;
-  UPDATE installation SET change_seq = change_seq + 1;
-  INSERT INTO changes (kind, key, seq) SELECT 'quota', NEW.namespace, change_seq FROM installation WHERE true
-    ON CONFLICT (kind, key) DO UPDATE SET seq = excluded.seq;
+  UPDATE namespaces SET has_document = NEW.value IS NOT NULL, quota_revision = max(quota_revision + 1, NEW.revision)
+    WHERE name = NEW.namespace;
 END;
 
 CREATE TRIGGER quota_deleted AFTER DELETE ON settings WHEN OLD.namespace IS NOT NULL BEGIN
   UPDATE namespaces SET has_document = 0, quota_revision = quota_revision + 1 WHERE name = OLD.namespace;
-  UPDATE installation SET change_seq = change_seq + 1;
-  INSERT INTO changes (kind, key, seq) SELECT 'quota', OLD.namespace, change_seq FROM installation WHERE true
-    ON CONFLICT (kind, key) DO UPDATE SET seq = excluded.seq;
 END;
 
 CREATE TRIGGER default_quota_inserted AFTER INSERT ON settings WHEN NEW.scope = '' AND NEW.key = 'installation:quota' BEGIN
-  UPDATE installation SET default_revision = max(default_revision + 1, NEW.revision), change_seq = change_seq + 1;
-  INSERT INTO changes (kind, key, seq) SELECT 'default_quota', '', change_seq FROM installation WHERE true
-    ON CONFLICT (kind, key) DO UPDATE SET seq = excluded.seq;
+  UPDATE installation SET default_revision = max(default_revision + 1, NEW.revision);
 END;
 
 CREATE TRIGGER default_quota_updated AFTER UPDATE OF value, revision ON settings
 WHEN NEW.scope = '' AND NEW.key = 'installation:quota' BEGIN
-  UPDATE installation SET default_revision = max(default_revision + 1, NEW.revision), change_seq = change_seq + 1;
-  INSERT INTO changes (kind, key, seq) SELECT 'default_quota', '', change_seq FROM installation WHERE true
-    ON CONFLICT (kind, key) DO UPDATE SET seq = excluded.seq;
+  UPDATE installation SET default_revision = max(default_revision + 1, NEW.revision);
 END;
 
 CREATE TRIGGER default_quota_deleted AFTER DELETE ON settings WHEN OLD.scope = '' AND OLD.key = 'installation:quota' BEGIN
-  UPDATE installation SET default_revision = default_revision + 1, change_seq = change_seq + 1;
-  INSERT INTO changes (kind, key, seq) SELECT 'default_quota', '', change_seq FROM installation WHERE true
-    ON CONFLICT (kind, key) DO UPDATE SET seq = excluded.seq;
+  UPDATE installation SET default_revision = default_revision + 1;
 END;
 
 CREATE TABLE tokens (
