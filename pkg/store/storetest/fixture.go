@@ -152,26 +152,24 @@ func (f *fixture) specs(n int, options ...func(*job.Spec)) []job.Spec {
 // call makes a call under the quota in force.
 func (f *fixture) call(ns string, specs ...job.Spec) store.Call {
 	f.Helper()
-	return callOn(f, f.s, ns, specs...)
-}
-
-func callOn(f *fixture, s store.Store, ns string, specs ...job.Spec) store.Call {
-	f.Helper()
-	q, stamp := f.inForce(s, ns)
-	return store.Call{Namespace: ns, Quota: q, Stamp: stamp, Jobs: specs, Origin: job.OriginEnqueue, By: "tok1"}
-}
-
-// inForce reads a namespace's quota as a service does.
-func (f *fixture) inForce(s store.Store, ns string) (quota.Quota, store.Stamp) {
-	f.Helper()
-	docs, err := s.Quotas(f.ctx, []string{ns})
+	c, err := under(f.ctx, f.s, ns)
 	f.ok(err)
-	if docs[0].Raw == nil {
-		return quota.Quota{}, docs[0].Stamp
+	c.Jobs = specs
+	return c
+}
+
+// under is a call without jobs under the quota in force, as a service reads it.
+func under(ctx context.Context, s store.Store, ns string) (store.Call, error) {
+	c := store.Call{Namespace: ns, Origin: job.OriginEnqueue, By: "tok1"}
+	docs, err := s.Quotas(ctx, []string{ns})
+	if err != nil {
+		return c, err
 	}
-	q, err := quota.Read(docs[0].Raw)
-	f.ok(err)
-	return q, docs[0].Stamp
+	c.Stamp = docs[0].Stamp
+	if docs[0].Raw != nil {
+		c.Quota, err = quota.Read(docs[0].Raw)
+	}
+	return c, err
 }
 
 // admit decides calls as one group.
@@ -245,6 +243,16 @@ func (f *fixture) change(ns, raw string) store.QuotaChange {
 	f.ok(err)
 	c.Raw, c.Rate = []byte(raw), q.EnqueueRate
 	return c
+}
+
+// setDefault sets the installation's default quota, or clears it.
+func (f *fixture) setDefault(raw string) store.Document {
+	f.Helper()
+	c := f.change("", raw)
+	c.Default, c.Audit.Target, c.Audit.TargetKind = true, "", "installation"
+	doc, err := f.s.PutQuota(f.ctx, c)
+	f.ok(err)
+	return doc
 }
 
 // counts is what a namespace holds.

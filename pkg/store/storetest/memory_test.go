@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"flexiq/pkg/store"
-	"flexiq/pkg/store/storetest"
 	"flexiq/pkg/store/internal/model"
+	"flexiq/pkg/store/storetest"
 )
 
 // worlds holds the stores in memory by address.
@@ -38,6 +38,10 @@ var memory = storetest.Backend{
 	},
 	Scribble: func(_ testing.TB, address, namespace string, raw []byte) {
 		world(address).Scribble(namespace, raw)
+	},
+	Poison: func(_ testing.TB, address, task string) func() {
+		world(address).Poison(task)
+		return func() { world(address).Poison("") }
 	},
 }
 

@@ -51,6 +51,11 @@ func (s *Store) admit(c store.Call, now time.Time, made map[string]int) store.Ou
 	case c.Quota.EnqueueRate != nil && n > b.whole():
 		return s.excess(c, "enqueue_rate", pending, b, now, made)
 	}
+	for _, spec := range c.Jobs {
+		if s.poison != "" && spec.Task == s.poison {
+			return store.Outcome{Err: fault.New(fault.Internal, "poisoned")}
+		}
+	}
 	sp = s.space(c.Namespace)
 	if c.Quota.EnqueueRate != nil {
 		b.take(n)
@@ -234,3 +239,11 @@ func (s *Store) excess(c store.Call, limit string, pending int64, b bucket, now 
 }
 
 func text(n int64) string { return strconv.FormatInt(n, 10) }
+
+// Poison makes calls with a job of the task fail as if the database refused
+// it. An empty task heals.
+func (w *World) Poison(task string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.poison = task
+}

@@ -29,7 +29,8 @@ type World struct {
 	records  int            // ever written
 	changes  []store.Change // the change number is the index + 1
 	term     int64
-	lease    int64 // leases given out
+	lease    int64  // leases given out
+	poison   string // a task whose jobs cannot be inserted
 }
 
 // New makes an empty world.
