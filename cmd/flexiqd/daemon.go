@@ -1,0 +1,301 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+
+	"flexiq/pkg/auth"
+	"flexiq/pkg/auth/embedded"
+	"flexiq/pkg/bus"
+	"flexiq/pkg/configcache"
+	"flexiq/pkg/rpc"
+	"flexiq/pkg/store"
+	"flexiq/pkg/telemetry"
+	"flexiq/services/admission"
+	"flexiq/services/config"
+	"flexiq/services/dispatchgate"
+	"flexiq/services/retention"
+)
+
+// stopGrace is how long an orderly stop may take in all.
+const stopGrace = 20 * time.Second
+
+// service is what the daemon needs of each of the four.
+type service interface {
+	Run(ctx context.Context) error
+}
+
+// daemon is a running process. It is built by start, which opens everything in
+// the order of the fields, and taken down by stop in the reverse order.
+type daemon struct {
+	opts   *serveCommand
+	log    zerolog.Logger
+	reg    *prometheus.Registry
+	calls  *rpc.Metrics
+	health *telemetry.Health
+	name   string // of this process, for people and reports
+
+	dir      *dataDir // locked; nil with an outside NATS server
+	store    store.Store
+	quotas   *configcache.Cache[configcache.Quota]
+	tokens   *configcache.Cache[*store.Token]
+	verifier *auth.Verifier
+	poller   *configcache.Poller
+
+	authenticator *embedded.Authenticator // nil with an outside NATS server
+	nats          *server.Server          // nil with an outside NATS server
+	conn          *bus.Conn
+
+	admission    *admission.Service
+	dispatchgate *dispatchgate.Service
+	config       *config.Service
+	retention    *retention.Service
+	methods      []rpc.Method
+
+	listener  net.Listener
+	http      *http.Server
+	endpoints []*bus.Endpoints
+
+	running    *errgroup.Group
+	stopRuns   context.CancelFunc
+	failed     context.Context // ends when a part of the process fails
+	natsURL    string
+	httpURL    string
+	firstStart bool
+}
+
+// start builds the process. When it returns without an error, requests are
+// served on every door.
+func start(ctx context.Context, c *serveCommand, io stdio) (_ *daemon, err error) {
+	log, err := telemetry.Logger(io.err, c.LogLevel)
+	if err != nil {
+		return nil, err
+	}
+	host, _ := os.Hostname()
+	d := &daemon{opts: c, log: log, reg: telemetry.NewRegistry(), name: host + "-" + strconv.Itoa(os.Getpid())}
+	runs, stopRuns := context.WithCancel(context.WithoutCancel(ctx))
+	d.stopRuns = stopRuns
+	d.running, d.failed = errgroup.WithContext(runs)
+	d.health = telemetry.NewHealth(log)
+	defer func() {
+		if err != nil {
+			d.stop()
+		}
+	}()
+	for _, step := range []func(context.Context) error{
+		d.openStore, d.openCaches, d.openBus, d.openHTTPListener, d.openCredentials, d.openServices, d.serve,
+	} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	d.greet(io)
+	return d, nil
+}
+
+// wait serves until ctx ends or a part fails, then stops in order.
+func (d *daemon) wait(ctx context.Context) error {
+	select {
+	case <-ctx.Done():
+	case <-d.failed.Done():
+	}
+	return d.stop()
+}
+
+func (d *daemon) openStore(ctx context.Context) error {
+	if d.opts.NATSURL == "" {
+		dir, err := lockDataDir(d.opts.DataDir)
+		if err != nil {
+			return err
+		}
+		d.dir = dir
+	} else if err := os.MkdirAll(d.opts.DataDir, 0o700); err != nil {
+		return fmt.Errorf("cannot create the data folder: %w", err)
+	}
+	s, err := openStore(ctx, d.opts.Store, d.opts.Migrate == "on", d.log)
+	if err != nil {
+		return err
+	}
+	d.store = s
+	d.health.Add(telemetry.Check{Name: "store", Critical: true, Run: s.Ping})
+	return nil
+}
+
+// openCaches makes the caches of quotas and tokens and the poller that bounds
+// their age.
+func (d *daemon) openCaches(context.Context) error {
+	d.poller = configcache.NewPoller(d.store, d.changed)
+	metrics := configcache.NewMetrics(d.reg)
+	d.quotas = configcache.New(configcache.Options[configcache.Quota]{
+		Name: "quotas", Load: configcache.LoadQuotas(d.store), Fresh: d.poller.Fresh, Metrics: metrics,
+		Revision:  func(q configcache.Quota) int64 { return q.Stamp.Revision },
+		ChangedAt: func(q configcache.Quota) time.Time { return q.UpdatedAt },
+	})
+	d.tokens = configcache.New(configcache.Options[*store.Token]{
+		Name: "tokens", Load: configcache.LoadTokens(d.store), Fresh: d.poller.Fresh, Metrics: metrics,
+	})
+	d.verifier = auth.NewVerifier(auth.Cached(d.tokens), time.Now)
+	d.health.Add(telemetry.Check{Name: "tokens", Critical: true, Run: d.poller.Check})
+	return nil
+}
+
+// openBus connects to NATS: a server inside this process, or the outside one.
+func (d *daemon) openBus(ctx context.Context) error {
+	d.calls = rpc.NewMetrics(d.reg)
+	o := bus.Options{Name: "flexiqd " + d.name, Log: d.log, Metrics: d.calls, Registerer: d.reg}
+	if d.opts.NATSURL == "" {
+		const user = "flexiq-service"
+		o.User, o.Password = user, rand.Text()
+		d.authenticator = embedded.New(d.verifier, user, o.Password, d.log)
+		s, err := embedNATS(d.opts.NATSListen, d.opts.DataDir, d.authenticator, d.log)
+		if err != nil {
+			return err
+		}
+		d.nats, d.natsURL, o.InProcess = s, s.ClientURL(), s
+	} else {
+		o.URL, d.natsURL = d.opts.NATSURL, d.opts.NATSURL
+	}
+	conn, err := bus.Connect(ctx, o)
+	if err != nil {
+		return fmt.Errorf("cannot connect to NATS: %w", err)
+	}
+	d.conn = conn
+	if d.opts.NATSURL != "" {
+		if err := d.checkOutsideNATS(); err != nil {
+			return err
+		}
+	}
+	d.health.Add(telemetry.Check{Name: "nats", Critical: true, Run: func(context.Context) error {
+		if !conn.Raw().IsConnected() {
+			return errors.New("not connected")
+		}
+		return nil
+	}})
+	return d.hear()
+}
+
+// checkOutsideNATS refuses a server that lets anybody in, unless it cannot be
+// reached from other hosts.
+func (d *daemon) checkOutsideNATS() error {
+	if d.conn.Raw().AuthRequired() {
+		return nil
+	}
+	hosts, err := natsHosts(d.opts.NATSURL)
+	if err != nil {
+		return err
+	}
+	for _, h := range hosts {
+		if !loopback(h) && !d.opts.Insecure {
+			return &usageError{"--nats-url", "the server at " + h + " asks for no authentication, so anybody who reaches it is every tenant; " +
+				"set it up with users, or accept it with --insecure"}
+		}
+	}
+	d.log.Warn().Msg("the NATS server asks for no authentication: every program that reaches it is every tenant")
+	return nil
+}
+
+// hear subscribes to the hints about changed quotas and tokens.
+func (d *daemon) hear() error {
+	if _, err := d.conn.OnConfig(d.hinted); err != nil {
+		return fmt.Errorf("cannot hear hints: %w", err)
+	}
+	d.conn.OnReconnect(func() {
+		d.quotas.DropAll()
+		d.tokens.DropAll()
+	})
+	return nil
+}
+
+func (d *daemon) openHTTPListener(context.Context) error {
+	l, err := net.Listen("tcp", d.opts.HTTPListen)
+	if err != nil {
+		var op *net.OpError
+		if errors.As(err, &op) {
+			err = op.Err
+		}
+		return fmt.Errorf("cannot listen for HTTP on %s: %w; choose another address with --http-listen", d.opts.HTTPListen, err)
+	}
+	d.listener, d.httpURL = l, "http://"+l.Addr().String()
+	return nil
+}
+
+// openServices makes the chosen services.
+func (d *daemon) openServices(ctx context.Context) error {
+	var err error
+	if d.opts.runs(admissionService) {
+		cfg := admission.DefaultConfig()
+		cfg.MaxPayload = d.opts.MaxPayload
+		if d.admission, err = admission.New(cfg, admission.Deps{
+			Store: d.store, Jobs: d.store, Quotas: d.quotas, Hints: d.conn, Reports: d.conn, Log: d.log, Registerer: d.reg,
+		}); err != nil {
+			return err
+		}
+		d.methods = append(d.methods, d.admission.Methods()...)
+	}
+	if d.opts.runs(dispatchgateService) {
+		cfg := dispatchgate.DefaultConfig()
+		cfg.Lease = d.opts.ClaimLease
+		if d.dispatchgate, err = dispatchgate.New(cfg, dispatchgate.Deps{
+			Store: d.store, Quotas: d.quotas, Hints: d.conn, Log: d.log, Registerer: d.reg,
+		}); err != nil {
+			return err
+		}
+		d.methods = append(d.methods, d.dispatchgate.Methods()...)
+		if _, err := d.conn.OnReady(d.dispatchgate.Woken); err != nil {
+			return fmt.Errorf("cannot hear hints: %w", err)
+		}
+	}
+	if d.opts.runs(configService) {
+		cfg := config.DefaultConfig()
+		cfg.Process = d.name
+		if d.config, err = config.New(cfg, config.Deps{
+			Store: d.store, Bus: d.conn, Invalidate: d.hinted, Cut: d.cut, Log: d.log, Registerer: d.reg,
+		}); err != nil {
+			return err
+		}
+		d.methods = append(d.methods, d.config.Methods()...)
+	}
+	if d.opts.runs(retentionService) {
+		return d.openRetention(ctx)
+	}
+	return nil
+}
+
+func (d *daemon) openRetention(context.Context) error {
+	js, err := jetstream.New(d.conn.Raw())
+	if err != nil {
+		return fmt.Errorf("cannot use JetStream: %w", err)
+	}
+	cfg := retention.Config{
+		Maintenance: d.opts.Maintenance == "on", Tick: d.opts.RetentionTick, Lease: d.opts.LeaderLease,
+		ArchiveAge: time.Duration(d.opts.ArchiveAge), DeadAge: time.Duration(d.opts.DeadAge), AuditAge: time.Duration(d.opts.AuditAge),
+	}
+	d.retention, err = retention.New(cfg, retention.Deps{
+		Store: d.store, JetStream: js, Holder: d.name, Log: d.log, Registerer: d.reg,
+	})
+	if err != nil {
+		return err
+	}
+	d.health.Add(telemetry.Check{Name: "retention", Run: d.retention.Check})
+	return nil
+}
+
+// cut closes the open connections of a token, where this process holds them.
+func (d *daemon) cut(tokenID string) {
+	if d.authenticator != nil {
+		d.authenticator.Cut(tokenID)
+	}
+}

@@ -1,0 +1,293 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"connectrpc.com/grpchealth"
+
+	"flexiq/pkg/bus"
+	"flexiq/pkg/client"
+	"flexiq/pkg/fault"
+	"flexiq/pkg/rpc"
+	"flexiq/pkg/store"
+	"flexiq/pkg/telemetry"
+	"flexiq/services/config"
+)
+
+// openCredentials makes the first tokens of an empty store and tells the
+// command line of this user where they are.
+func (d *daemon) openCredentials(ctx context.Context) error {
+	made, err := firstTokens(ctx, d.store, d.opts.DataDir, credentials{NATSURL: d.natsURL, HTTPURL: d.httpURL})
+	if err != nil {
+		return fmt.Errorf("cannot write the first credentials: %w", err)
+	}
+	d.firstStart = made
+	if !made {
+		if err := refreshURLs(d.opts.DataDir, d.natsURL, d.httpURL); err != nil {
+			return fmt.Errorf("cannot refresh the credentials file: %w", err)
+		}
+	}
+	c, err := readCredentials(credentialsFile(d.opts.DataDir))
+	if err != nil {
+		d.log.Debug().Err(err).Msg("no credentials file in the data folder")
+		return nil
+	}
+	err = client.SaveContext("local", client.Context{
+		Server: c.NATSURL, Token: c.Tokens["default"], PlatformToken: c.Tokens["platform"], DataDir: d.opts.DataDir,
+	})
+	if err != nil {
+		d.log.Warn().Err(err).Msg("the client context local was not saved")
+	}
+	d.health.Add(telemetry.Check{Name: "credentials", Run: d.checkCredentials(c)})
+	return nil
+}
+
+// credentialsWarning is how long before their end health tells of tokens that
+// nobody else would renew.
+const credentialsWarning = 14 * 24 * time.Hour
+
+func (d *daemon) checkCredentials(c credentials) func(context.Context) error {
+	return func(ctx context.Context) error {
+		var errs []error
+		for name, text := range c.Tokens {
+			id, err := tokenID(text)
+			if err != nil {
+				return fmt.Errorf("the %s token in the credentials file: %w", name, err)
+			}
+			t, err := d.store.Token(ctx, id)
+			switch {
+			case fault.Is(err, fault.NotFound):
+				errs = append(errs, fmt.Errorf("the %s token in the credentials file is of another store", name))
+			case err != nil:
+				return err
+			case time.Until(t.ExpiresAt) < credentialsWarning:
+				errs = append(errs, fmt.Errorf("the %s token in the credentials file ends at %s", name, t.ExpiresAt.Format(time.RFC3339)))
+			}
+		}
+		return errors.Join(errs...)
+	}
+}
+
+// serve opens the doors and starts everything that runs beside them.
+func (d *daemon) serve(context.Context) error {
+	d.run("changes", d.poller.Run)
+	d.run("progress", func(ctx context.Context) error {
+		return config.Report(ctx, d.name, d.poller.Position, d.conn.PublishProgress)
+	})
+	d.run("token use", d.touchTokens)
+	for _, s := range d.parts() {
+		d.run(s.name, s.Run)
+		if s.methods == nil {
+			continue
+		}
+		e, err := d.conn.Serve(s.name, s.methods, d.verifier)
+		if err != nil {
+			return fmt.Errorf("cannot serve %s on NATS: %w", s.name, err)
+		}
+		d.endpoints = append(d.endpoints, e)
+	}
+	d.http = rpc.NewServer(d.routes())
+	d.run("http", func(context.Context) error {
+		if err := d.http.Serve(d.listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("http: %w", err)
+		}
+		return nil
+	})
+	return nil
+}
+
+// part is a chosen service under its name.
+type part struct {
+	service
+	name    string
+	methods []rpc.Method
+	close   func(context.Context) error
+}
+
+// parts lists the chosen services.
+func (d *daemon) parts() []part {
+	var out []part
+	if s := d.admission; s != nil {
+		out = append(out, part{s, admissionService, s.Methods(), s.Close})
+	}
+	if s := d.dispatchgate; s != nil {
+		out = append(out, part{s, dispatchgateService, s.Methods(), s.Close})
+	}
+	if s := d.config; s != nil {
+		out = append(out, part{s, configService, s.Methods(), nil})
+	}
+	if s := d.retention; s != nil {
+		out = append(out, part{s, retentionService, nil, nil})
+	}
+	return out
+}
+
+// routes is everything that HTTP serves.
+func (d *daemon) routes() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", rpc.Handler(d.methods, d.verifier, rpc.HandlerOptions{Log: d.log, Metrics: d.calls}))
+	mux.Handle(grpchealth.NewHandler(d.health.Checker(d.served()...)))
+	mux.Handle("GET /healthz", d.health.Live())
+	mux.Handle("GET /readyz", d.health.Ready())
+	mux.Handle("GET /metrics", telemetry.MetricsHandler(d.reg))
+	return mux
+}
+
+// served lists the protobuf services that this process serves.
+func (d *daemon) served() []string {
+	var names []string
+	for _, m := range d.methods {
+		if !slices.Contains(names, m.Service) {
+			names = append(names, m.Service)
+		}
+	}
+	return names
+}
+
+// run starts a part that lives as long as the process. Its error ends the process.
+func (d *daemon) run(name string, f func(context.Context) error) {
+	d.running.Go(func() error {
+		err := f(d.failed)
+		if err != nil && d.failed.Err() == nil {
+			d.log.Error().Err(err).Str("part", name).Msg("a part failed; the process stops")
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return nil
+	})
+}
+
+// hinted takes a hint that an object changed, ours or another process's.
+func (d *daemon) hinted(kind store.Kind, key string, revision int64) {
+	switch kind {
+	case store.KindQuota:
+		d.quotas.Invalidate(key, revision)
+	case store.KindDefaultQuota:
+		d.quotas.DropAll()
+		key = "" // every namespace may be concerned
+	case store.KindToken:
+		d.tokens.Invalidate(key, revision)
+	}
+	d.tell(kind, key)
+}
+
+// changed takes what the poll of the store found; nil means anything may have changed.
+func (d *daemon) changed(changes []store.Change) {
+	if changes == nil {
+		d.quotas.DropAll()
+		d.tokens.DropAll()
+		d.tell(store.KindDefaultQuota, "")
+		return
+	}
+	for _, c := range changes {
+		d.hinted(c.Kind, c.Key, 0)
+	}
+}
+
+// tell passes a change on to the services that act on it.
+func (d *daemon) tell(kind store.Kind, key string) {
+	if d.dispatchgate != nil && kind != store.KindToken {
+		d.dispatchgate.QuotaChanged(key)
+	}
+	if d.config != nil {
+		d.config.Changed(kind, key)
+	}
+}
+
+// touchInterval is how often the store learns when tokens were last used.
+const touchInterval = time.Minute
+
+// touchTokens records when tokens were last used. It is for people and may be
+// lost, so an error is only logged.
+func (d *daemon) touchTokens(ctx context.Context) error {
+	tick := time.NewTicker(touchInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		if used := d.verifier.TakeUsed(); len(used) > 0 {
+			if err := d.store.TouchTokens(ctx, used); err != nil {
+				d.log.Warn().Err(err).Msg("the last use of tokens was not recorded")
+			}
+		}
+	}
+}
+
+// stop takes the process down so that no answer is lost: the gate answers its
+// parked claims, the doors take nothing new and finish what they have, the
+// services flush, and only then the connection, the server and the store close.
+// It also undoes a start that failed half way.
+func (d *daemon) stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), stopGrace)
+	defer cancel()
+	d.health.Stop()
+	d.stopRuns()
+	errs := []error{d.closeDoors(ctx)}
+	for _, p := range d.parts() {
+		if p.close != nil {
+			errs = append(errs, p.close(ctx))
+		}
+	}
+	errs = append(errs, d.running.Wait())
+	if d.conn != nil {
+		d.conn.Close(ctx)
+	}
+	if d.quotas != nil {
+		d.quotas.Close()
+		d.tokens.Close()
+	}
+	if d.nats != nil {
+		d.nats.Shutdown()
+		d.nats.WaitForShutdown()
+	}
+	if d.store != nil {
+		errs = append(errs, d.store.Close())
+	}
+	if d.dir != nil {
+		errs = append(errs, d.dir.Close())
+	}
+	err := errors.Join(errs...)
+	d.log.Info().Err(err).Msg("stopped")
+	return err
+}
+
+// closeDoors closes NATS and HTTP at once, each waiting for its calls in flight.
+func (d *daemon) closeDoors(ctx context.Context) error {
+	done := make(chan error, len(d.endpoints)+1)
+	for _, e := range d.endpoints {
+		go func(e *bus.Endpoints) { done <- e.Stop(ctx) }(e)
+	}
+	switch {
+	case d.http != nil:
+		go func() { done <- d.http.Shutdown(ctx) }()
+	case d.listener != nil:
+		done <- d.listener.Close()
+	default:
+		done <- nil
+	}
+	var errs []error
+	for range cap(done) {
+		errs = append(errs, <-done)
+	}
+	return errors.Join(errs...)
+}
+
+// greet tells a person where everything is.
+func (d *daemon) greet(io stdio) {
+	d.log.Info().Strs("services", d.opts.Services).Str("http", d.httpURL).Str("nats", d.natsURL).Msg("serving")
+	lines := [][2]string{{"HTTP and gRPC", d.httpURL}, {"NATS", redactURL(d.natsURL)}, {"Store", redactURL(d.opts.Store)}}
+	if d.firstStart {
+		lines = append(lines, [2]string{"Credentials", credentialsFile(d.opts.DataDir)})
+	}
+	fmt.Fprintln(io.out, "FlexiQ is ready. Stop it with Ctrl-C.")
+	for _, l := range lines {
+		fmt.Fprintf(io.out, "  %-14s %s\n", l[0], l[1])
+	}
+}
