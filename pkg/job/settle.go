@@ -37,7 +37,7 @@ func (o Outcome) Valid() bool {
 type Ending struct {
 	Outcome    Outcome
 	Error      string         // of Failed and GivenUp
-	RetryAfter *time.Duration // of Failed: instead of the policy's delay
+	RetryAfter *time.Duration // of Failed: instead of the policy's delay; of Released: instead of at once
 	Lost       bool           // the lease ended without a word; counts as an attempt
 	TimedOut   bool           // the attempt ran into its timeout; a failure
 }
@@ -68,8 +68,11 @@ func (j *Job) After(e Ending, cancelled bool, jitter float64) Move {
 	case cancelled:
 		m.State = Cancelled
 	case e.Outcome == Released && !e.Lost && !e.TimedOut:
-		m.State, m.Error, m.KeepsTurn = Pending, "", true
+		m.State, m.Error, m.KeepsTurn = Pending, "", e.RetryAfter == nil
 		m.Attempt = max(0, j.Attempt-1)
+		if e.RetryAfter != nil {
+			m.Delay = *e.RetryAfter
+		}
 	case e.Outcome == GivenUp && !e.Lost && !e.TimedOut, j.Attempt >= j.MaxAttempts:
 		m.State = Dead
 	case e.Lost:

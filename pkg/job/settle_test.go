@@ -63,6 +63,11 @@ func TestAfter(t *testing.T) {
 			last:      job.Move{State: job.Pending, Attempt: 2, KeepsTurn: true},
 			cancelled: job.Move{State: job.Cancelled, Attempt: 2, Error: "ignored"},
 		}},
+		{"release for later", job.Ending{Outcome: job.Released, RetryAfter: new(time.Minute)}, moves{
+			open:      job.Move{State: job.Pending, Attempt: 1, Delay: time.Minute},
+			last:      job.Move{State: job.Pending, Attempt: 2, Delay: time.Minute},
+			cancelled: job.Move{State: job.Cancelled, Attempt: 2},
+		}},
 		{"lost", job.Ending{Lost: true}, moves{
 			open:      job.Move{State: job.Pending, Attempt: 2, Error: text(lost, "2"), KeepsTurn: true},
 			last:      job.Move{State: job.Dead, Attempt: 3, Error: text(lost, "3")},
