@@ -72,4 +72,8 @@ type testcase struct {
 
 var groups = []group{
 	{"Admit", admitCases},
+	{"Rate", bucketCases},
+	{"Repeat", repeatCases},
+	{"Shed", shedCases},
+	{"Keys", keyCases},
 }
