@@ -4,34 +4,140 @@ import (
 	"context"
 	"time"
 
+	"flexiq/pkg/fault"
 	"flexiq/pkg/quota"
 	"flexiq/pkg/store"
 )
 
-// Quota is a namespace's quota in force as the hot services need it.
+// Quota is a namespace's quota in force, as the hot services need it. The zero
+// value is a namespace that never had one: nothing is limited.
 type Quota struct {
 	Quota     quota.Quota
 	Stamp     store.Stamp
-	Raw       []byte
-	Inherited bool
+	Raw       []byte // as stored; nil when there is none
+	Inherited bool   // it is the installation's default quota
 	UpdatedAt time.Time
-	Err       error // QUOTA_UNREADABLE: the document cannot be read
+	// Err is a QUOTA_UNREADABLE: there is a document and it cannot be read. It
+	// stands in the entry and not for the load, so that it stops its namespace
+	// alone; the rest of the entry but Quota is set.
+	Err error
 }
 
-// LoadQuotas is the loader of a cache of quotas, by namespace.
-func LoadQuotas(src store.Quotas) func(ctx context.Context, namespaces []string) ([]Quota, error) {
-	return nil
+// LoadQuotas is the loader of a cache of quotas by namespace.
+func LoadQuotas(src interface {
+	Quotas(ctx context.Context, namespaces []string) ([]store.Document, error)
+}) func(ctx context.Context, namespaces []string) ([]Quota, error) {
+	return func(ctx context.Context, namespaces []string) ([]Quota, error) {
+		docs, err := src.Quotas(ctx, namespaces)
+		if err != nil {
+			return nil, err
+		}
+		quotas := make([]Quota, len(docs))
+		for i, d := range docs {
+			quotas[i] = Quota{Stamp: d.Stamp, Raw: d.Raw, Inherited: d.Inherited, UpdatedAt: d.UpdatedAt}
+			if d.Raw != nil {
+				quotas[i].Quota, quotas[i].Err = quota.Read(d.Raw)
+			}
+		}
+		return quotas, nil
+	}
 }
 
-// LoadTokens is the loader of a cache of tokens, by id; nil is an absent one.
-func LoadTokens(src store.Tokens) func(ctx context.Context, ids []string) ([]*store.Token, error) {
-	return nil
+// LoadTokens is the loader of a cache of tokens by id; nil is an absent one.
+func LoadTokens(src interface {
+	Token(ctx context.Context, id string) (*store.Token, error)
+}) func(ctx context.Context, ids []string) ([]*store.Token, error) {
+	return func(ctx context.Context, ids []string) ([]*store.Token, error) {
+		tokens := make([]*store.Token, len(ids))
+		for i, id := range ids {
+			t, err := src.Token(ctx, id)
+			if err != nil && !fault.Is(err, fault.NotFound) {
+				return nil, err
+			}
+			if err == nil {
+				tokens[i] = t
+			}
+		}
+		return tokens, nil
+	}
 }
 
-// Tokens finds tokens through a cache.
+// Tokens finds tokens through a cache made with [LoadTokens]. It answers as
+// the store does, up to two seconds late.
 type Tokens struct{ Cache *Cache[*store.Token] }
 
-// Token returns the token with the id; NOT_FOUND.
+// Token returns the token with the id; NOT_FOUND. The token is shared and must
+// not be changed.
 func (t Tokens) Token(ctx context.Context, id string) (*store.Token, error) {
-	return t.Cache.Get(ctx, id)
+	token, err := t.Cache.Get(ctx, id)
+	if err == nil && token == nil {
+		return nil, fault.Missing("token")
+	}
+	return token, err
+}
+
+// Caches are the caches of a process, as one audience for changes.
+type Caches struct {
+	Quotas *Cache[Quota]
+	Tokens *Cache[*store.Token]
+}
+
+// NewCaches makes the caches of a store. fresh is the [Poller.Fresh] of the
+// poller whose changes they are told of; metrics may be nil.
+func NewCaches(src interface {
+	Quotas(ctx context.Context, namespaces []string) ([]store.Document, error)
+	Token(ctx context.Context, id string) (*store.Token, error)
+}, fresh func() bool, metrics *Metrics) Caches {
+	return Caches{
+		Quotas: New(Options[Quota]{
+			Name:      "quota",
+			Load:      LoadQuotas(src),
+			Revision:  func(q Quota) int64 { return q.Stamp.Revision },
+			ChangedAt: func(q Quota) time.Time { return q.UpdatedAt },
+			Fresh:     fresh,
+			Metrics:   metrics,
+		}),
+		Tokens: New(Options[*store.Token]{
+			Name:    "token",
+			Load:    LoadTokens(src),
+			Fresh:   fresh,
+			Metrics: metrics,
+		}),
+	}
+}
+
+// Changed takes the changes of a poll; nil drops everything. It is what a
+// [Poller] hands them to.
+func (c Caches) Changed(changes []store.Change) {
+	if changes == nil {
+		c.DropAll()
+	}
+	for _, change := range changes {
+		c.Hint(change.Kind, change.Key, 0)
+	}
+}
+
+// Hint takes one hint; revision 0 is unconditional. A new default quota drops
+// every quota, because any of them may be inherited.
+func (c Caches) Hint(kind store.Kind, key string, revision int64) {
+	switch kind {
+	case store.KindQuota:
+		c.Quotas.Invalidate(key, revision)
+	case store.KindDefaultQuota:
+		c.Quotas.DropAll()
+	case store.KindToken:
+		c.Tokens.Invalidate(key, revision)
+	}
+}
+
+// DropAll drops everything, as after a reconnect.
+func (c Caches) DropAll() {
+	c.Quotas.DropAll()
+	c.Tokens.DropAll()
+}
+
+// Close closes the caches.
+func (c Caches) Close() {
+	c.Quotas.Close()
+	c.Tokens.Close()
 }
