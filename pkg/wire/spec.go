@@ -74,10 +74,12 @@ func (r *reader) payload(s *job.Spec, p *flexiqv1.JobSpec) {
 		}
 		// As protobuf a value takes up to six times its JSON, and a job that
 		// can be enqueued must fit into the reply of a claim.
-		if len(text) > job.LargestMaxPayload/6 && proto.Size(p.Args) > job.LargestMaxPayload {
-			r.fail(fault.New(fault.PayloadTooLarge, "%s: must be at most %d bytes as protobuf, got %d; send it as payload",
-				r.at("args"), job.LargestMaxPayload, proto.Size(p.Args)).With(fault.KeyField, r.at("args")))
-			return
+		if n := len(text); n > job.LargestMaxPayload/6 {
+			if n = proto.Size(p.Args); n > job.LargestMaxPayload {
+				r.fail(fault.New(fault.PayloadTooLarge, "%s: must be at most %d bytes as protobuf, got %d; send it as payload",
+					r.at("args"), job.LargestMaxPayload, n).With(fault.KeyField, r.at("args")))
+				return
+			}
 		}
 		s.Payload, s.Form = text, job.Args
 	}
