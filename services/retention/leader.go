@@ -33,7 +33,7 @@ func (s *Service) Run(ctx context.Context) error {
 
 func (s *Service) sweeper(term int64) *sweeper {
 	return &sweeper{
-		store: s.deps.Store, cfg: s.cfg, log: s.deps.Log, term: term,
+		store: s.deps.Store, cfg: s.cfg, bounds: normalBounds, log: s.deps.Log, term: term,
 		pulse: &pulse{last: time.Now(), patience: patience}, guard: lease.Guard,
 	}
 }

@@ -7,13 +7,17 @@ import (
 	"flexiq/pkg/store"
 )
 
-// Bounds of one sweep.
-const (
-	batchRows  = 500         // rows that one delete takes at most
-	maxBatches = 20          // batches that one table of one namespace gets in a sweep
-	pageSize   = 500         // namespaces in memory at once
-	followUp   = time.Second // from a sweep that left excess to the next
-)
+// followUp is the time from a sweep that left excess to the next.
+const followUp = time.Second
+
+// bounds keep a sweep, and each step of it, small.
+type bounds struct {
+	rows    int // that one delete takes at most
+	batches int // that one table of one namespace gets in a sweep
+	page    int // namespaces in memory at once
+}
+
+var normalBounds = bounds{rows: 500, batches: 20, page: 500}
 
 // task is one table of one namespace with rows to delete: those beyond a
 // ceiling, or those older than a window. Exactly one of keep and before is set.
@@ -26,8 +30,8 @@ type task struct {
 }
 
 // trim is the task's next batch.
-func (t task) trim(term int64) store.Trim {
-	out := store.Trim{Term: term, Namespace: t.namespace, Table: t.table, Keep: t.keep, Before: t.before, Limit: batchRows}
+func (t task) trim(term int64, rows int) store.Trim {
+	out := store.Trim{Term: term, Namespace: t.namespace, Table: t.table, Keep: t.keep, Before: t.before, Limit: rows}
 	if t.keep != nil {
 		out.Stamp = &t.stamp
 	}
@@ -78,8 +82,8 @@ func overCeiling(u store.Usage, q quota.Quota, stamp store.Stamp) []task {
 
 // takeTurns works on tasks by turns, one batch each, until none has more to do
 // or each had its share of the sweep. It reports whether any still has more.
-func takeTurns(tasks []task, batch func(task) (next *task, err error)) (left bool, err error) {
-	for range maxBatches {
+func takeTurns(tasks []task, share int, batch func(task) (next *task, err error)) (left bool, err error) {
+	for range share {
 		waiting := tasks[:0]
 		for _, t := range tasks {
 			next, err := batch(t)

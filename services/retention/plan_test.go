@@ -66,14 +66,14 @@ func TestOverAge(t *testing.T) {
 
 func TestTrim(t *testing.T) {
 	stamp := store.Stamp{Revision: 2}
-	got := task{namespace: "ns", table: store.Archive, keep: limit(0), stamp: stamp}.trim(7)
-	want := store.Trim{Term: 7, Namespace: "ns", Table: store.Archive, Keep: limit(0), Limit: batchRows, Stamp: &stamp}
+	got := task{namespace: "ns", table: store.Archive, keep: limit(0), stamp: stamp}.trim(7, 500)
+	want := store.Trim{Term: 7, Namespace: "ns", Table: store.Archive, Keep: limit(0), Limit: 500, Stamp: &stamp}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}
 	before := time.Unix(1, 0)
-	got = task{namespace: "ns", table: store.DeadLetters, before: before}.trim(7)
-	want = store.Trim{Term: 7, Namespace: "ns", Table: store.DeadLetters, Before: before, Limit: batchRows}
+	got = task{namespace: "ns", table: store.DeadLetters, before: before}.trim(7, 500)
+	want = store.Trim{Term: 7, Namespace: "ns", Table: store.DeadLetters, Before: before, Limit: 500}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("a window has no stamp:\n%s", diff)
 	}
@@ -82,9 +82,10 @@ func TestTrim(t *testing.T) {
 // A big namespace gets one batch, then each other, then the big one again, and
 // no more than its share.
 func TestTakeTurns(t *testing.T) {
+	const share = 20
 	need := map[string]int{"big": 100, "one": 1, "two": 2}
 	var order []string
-	left, err := takeTurns([]task{{namespace: "big"}, {namespace: "one"}, {namespace: "two"}}, func(t task) (*task, error) {
+	left, err := takeTurns([]task{{namespace: "big"}, {namespace: "one"}, {namespace: "two"}}, share, func(t task) (*task, error) {
 		order = append(order, t.namespace)
 		if need[t.namespace]--; need[t.namespace] == 0 {
 			return nil, nil
@@ -97,12 +98,12 @@ func TestTakeTurns(t *testing.T) {
 	if want := []string{"big", "one", "two", "big", "two", "big"}; !slices.Equal(order[:6], want) {
 		t.Errorf("order %v, want %v first", order[:6], want)
 	}
-	if need["big"] != 100-maxBatches {
-		t.Errorf("the big one got %d batches, want %d", 100-need["big"], maxBatches)
+	if need["big"] != 100-share {
+		t.Errorf("the big one got %d batches, want %d", 100-need["big"], share)
 	}
 
-	left, err = takeTurns([]task{{namespace: "exact"}}, func(t task) (*task, error) {
-		if need["exact"]++; need["exact"] == maxBatches {
+	left, err = takeTurns([]task{{namespace: "exact"}}, share, func(t task) (*task, error) {
+		if need["exact"]++; need["exact"] == share {
 			return nil, nil
 		}
 		return &t, nil
@@ -112,7 +113,7 @@ func TestTakeTurns(t *testing.T) {
 	}
 
 	boom := errors.New("boom")
-	if left, err := takeTurns([]task{{}}, func(task) (*task, error) { return nil, boom }); !left || err != boom {
+	if left, err := takeTurns([]task{{}}, share, func(task) (*task, error) { return nil, boom }); !left || err != boom {
 		t.Errorf("an error ended with left %v, %v", left, err)
 	}
 }

@@ -49,6 +49,7 @@ func (r *report) rows() int64 { return r.Completed + r.Cancelled + r.Dead + r.Sh
 type sweeper struct {
 	store  Store
 	cfg    Config
+	bounds bounds
 	log    zerolog.Logger
 	term   int64
 	pulse  *pulse
@@ -142,12 +143,12 @@ func (s *sweeper) auditAge(ctx context.Context) (left bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	for range maxBatches {
+	for range s.bounds.batches {
 		if err := s.guard(ctx); err != nil {
 			return true, err
 		}
 		done, err := ask(ctx, s, func(ctx context.Context) (store.Trimmed, error) {
-			return s.store.TrimAudit(ctx, s.term, now.Add(-s.cfg.AuditAge), batchRows)
+			return s.store.TrimAudit(ctx, s.term, now.Add(-s.cfg.AuditAge), s.bounds.rows)
 		})
 		switch {
 		case err != nil:
@@ -201,7 +202,7 @@ func (s *sweeper) ceilings(ctx context.Context) (left bool, err error) {
 func (s *sweeper) walk(ctx context.Context, plan func(names []string) ([]task, error)) (left bool, err error) {
 	for after := ""; ; {
 		page, err := ask(ctx, s, func(ctx context.Context) (store.Page[string], error) {
-			return s.store.Namespaces(ctx, after, pageSize)
+			return s.store.Namespaces(ctx, after, s.bounds.page)
 		})
 		if err != nil {
 			return left, fmt.Errorf("list namespaces: %w", err)
@@ -211,7 +212,7 @@ func (s *sweeper) walk(ctx context.Context, plan func(names []string) ([]task, e
 		if err != nil {
 			return left, fmt.Errorf("read usage and quotas: %w", err)
 		}
-		more, err := takeTurns(tasks, func(t task) (*task, error) { return s.batch(ctx, t) })
+		more, err := takeTurns(tasks, s.bounds.batches, func(t task) (*task, error) { return s.batch(ctx, t) })
 		left = left || more
 		if err != nil {
 			return left, err
@@ -232,7 +233,9 @@ func (s *sweeper) batch(ctx context.Context, t task) (*task, error) {
 	if err := s.guard(ctx); err != nil {
 		return nil, err
 	}
-	done, err := ask(ctx, s, func(ctx context.Context) (store.Trimmed, error) { return s.store.Trim(ctx, t.trim(s.term)) })
+	done, err := ask(ctx, s, func(ctx context.Context) (store.Trimmed, error) {
+		return s.store.Trim(ctx, t.trim(s.term, s.bounds.rows))
+	})
 	switch {
 	case errors.Is(err, store.ErrStale):
 		return s.reload(ctx, t)
