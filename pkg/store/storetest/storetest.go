@@ -76,4 +76,8 @@ var groups = []group{
 	{"Repeat", repeatCases},
 	{"Shed", shedCases},
 	{"Keys", keyCases},
+	{"Claim", claimCases},
+	{"Settle", settleCases},
+	{"Lease", leaseCases},
+	{"Cancel", cancelCases},
 }
