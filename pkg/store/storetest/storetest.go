@@ -80,4 +80,11 @@ var groups = []group{
 	{"Settle", settleCases},
 	{"Lease", leaseCases},
 	{"Cancel", cancelCases},
+	{"Trim", trimCases},
+	{"Names", nameCases},
+	{"Payloads", payloadCases},
+	{"List", listCases},
+	{"Quotas", quotaCases},
+	{"Tokens", tokenCases},
+	{"Trail", trailCases},
 }
