@@ -51,6 +51,7 @@ func (s *Store) Admit(ctx context.Context, calls []store.Call) ([]store.Outcome,
 	if err != nil && !unavailable(err) {
 		// Something about one call. Find out which, and let the others pass.
 		err = s.write(ctx, "admit", func(t *tx) error {
+			t.apart = true
 			for _, g := range parts {
 				if err := s.admitApart(t, g, out); err != nil {
 					return err
@@ -125,7 +126,7 @@ const (
 func (t *tx) look(sp *space, calls []store.Call, into *admit.Snapshot) error {
 	into.Known = make(map[string]admit.Known)
 	into.Unique, into.Waiting = make(map[string]*job.Job), make(map[string]*job.Job)
-	known, err := t.Prepare(selectKnown)
+	known, err := t.statement(selectKnown)
 	if err != nil {
 		return err
 	}
@@ -190,8 +191,8 @@ const (
 	newColumns = `ns, id, queue, task, rank, run_at, max_attempts, timeout, backoff_base, backoff_max, created_at,
 		debounce_window, debounce_max_wait, unique_key, debounce_key, origin, enqueued_by, metadata, fingerprint, form, aside, payload`
 	newValues  = `?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?`
-	insertLive = `INSERT INTO jobs (` + newColumns + `, state) VALUES (` + newValues + `, 0)`
-	insertShed = `INSERT INTO dead_letters (` + newColumns + `, finished_at, error, dead_metadata, shed, attempt, started_at)
+	insertLive = `INSERT OR ROLLBACK INTO jobs (` + newColumns + `, state) VALUES (` + newValues + `, 0)`
+	insertShed = `INSERT OR ROLLBACK INTO dead_letters (` + newColumns + `, finished_at, error, dead_metadata, shed, attempt, started_at)
 		VALUES (` + newValues + `, ?, ?, ?, 1, 0, 0)`
 )
 
@@ -200,7 +201,7 @@ func (t *tx) insert(query string, ns int64, rows []admit.Row) error {
 	if len(rows) == 0 {
 		return nil
 	}
-	st, err := t.Prepare(query)
+	st, err := t.statement(query)
 	if err != nil {
 		return err
 	}
@@ -253,7 +254,7 @@ func (t *tx) insert(query string, ns int64, rows []admit.Row) error {
 // updateWaiting gives a debounced job its new payload and time.
 func (t *tx) updateWaiting(ns int64, j *job.Job) error {
 	aside, inline := place(j.Payload)
-	err := t.exec("UPDATE jobs SET run_at = ?, form = ?, aside = ?, payload = ? WHERE ns = ? AND id = ?",
+	err := t.exec("UPDATE OR ROLLBACK jobs SET run_at = ?, form = ?, aside = ?, payload = ? WHERE ns = ? AND id = ?",
 		j.RunAt, int64(j.Form), aside, inline, ns, j.ID)
 	if err != nil {
 		return err

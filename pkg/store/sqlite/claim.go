@@ -212,7 +212,7 @@ func (d *dispatch) nextAt(f *floor, lanes []*lane) (next time.Time, err error) {
 	return next, nil
 }
 
-const claimJob = `UPDATE jobs SET state = 1, attempt = attempt + 1, started_at = ?, lease = ?, lease_expires = ?, worker = ?
+const claimJob = `UPDATE OR ROLLBACK jobs SET state = 1, attempt = attempt + 1, started_at = ?, lease = ?, lease_expires = ?, worker = ?
 	WHERE ns = ? AND id = ?`
 
 // claim makes a due job running.

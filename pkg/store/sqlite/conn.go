@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"zombiezen.com/go/sqlite"
@@ -11,6 +12,10 @@ import (
 // conn is one connection. One goroutine uses it at a time.
 type conn struct {
 	*sqlite.Conn
+	// apart says that the failure of a statement must undo that statement alone.
+	// Otherwise it ends the transaction, which is much cheaper: SQLite then
+	// keeps no copies of the pages that a statement changes.
+	apart bool
 }
 
 // connect opens the file, which exists.
@@ -19,7 +24,7 @@ func connect(path string) (*conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &conn{raw}, nil
+	return &conn{Conn: raw}, nil
 }
 
 // setUp runs the statements that make a connection ready.
@@ -96,6 +101,15 @@ func (c *conn) run(query string) error {
 func (c *conn) number(query string, args ...any) (n int64, err error) {
 	_, err = c.one(query, func(r *row) { n = r.int() }, args...)
 	return n, err
+}
+
+// statement prepares a statement, or takes the prepared one, with its
+// parameters unbound.
+func (c *conn) statement(query string) (*sqlite.Stmt, error) {
+	if c.apart {
+		query = strings.Replace(query, "OR ROLLBACK", "OR ABORT", 1)
+	}
+	return c.Prepare(query)
 }
 
 // exec executes a statement and keeps it prepared.

@@ -77,13 +77,13 @@ const unchangedColumns = `ns, id, queue, task, rank, run_at, max_attempts, timeo
 	unique_key, debounce_key, debounce_window, debounce_max_wait, origin, enqueued_by, metadata, fingerprint, form, aside, payload`
 
 const (
-	retryJob = `UPDATE jobs SET state = 0, run_at = coalesce(?, run_at), attempt = ?, error = coalesce(?, error),
+	retryJob = `UPDATE OR ROLLBACK jobs SET state = 0, run_at = coalesce(?, run_at), attempt = ?, error = coalesce(?, error),
 		settled_lease = coalesce(?, settled_lease), settled_as = coalesce(?, settled_as),
 		lease = NULL, lease_expires = 0, worker = NULL WHERE ns = ? AND id = ?`
-	archiveJob = `INSERT INTO archive (` + unchangedColumns + `, attempt, error, settled_lease, settled_as, finished_at, state, result)
+	archiveJob = `INSERT OR ROLLBACK INTO archive (` + unchangedColumns + `, attempt, error, settled_lease, settled_as, finished_at, state, result)
 		SELECT ` + unchangedColumns + `, ?, coalesce(?, error), coalesce(?, settled_lease), coalesce(?, settled_as), ?, ?, ?
 		FROM jobs WHERE ns = ? AND id = ?`
-	buryJob = `INSERT INTO dead_letters (` + unchangedColumns + `, attempt, error, settled_lease, settled_as, finished_at, shed)
+	buryJob = `INSERT OR ROLLBACK INTO dead_letters (` + unchangedColumns + `, attempt, error, settled_lease, settled_as, finished_at, shed)
 		SELECT ` + unchangedColumns + `, ?, coalesce(?, error), coalesce(?, settled_lease), coalesce(?, settled_as), ?, 0
 		FROM jobs WHERE ns = ? AND id = ?`
 	deleteJob = `DELETE FROM jobs WHERE ns = ? AND id = ?`

@@ -43,6 +43,7 @@ func (s *Store) Turn(ctx context.Context, settlements []store.Settlement, wants 
 func (s *Store) turnApart(ctx context.Context, settlements []store.Settlement, wants []store.Want,
 	settled []store.Settled, grants []store.Grant) error {
 	return s.write(ctx, "turn", func(t *tx) error {
+		t.apart = true
 		for i := range settlements {
 			d := newDispatch(t) // what it remembers would outlive an undone unit
 			err := t.savepoint(func() error { return d.settle(&settlements[i], &settled[i]) })

@@ -95,6 +95,7 @@ func (s *Store) inTx(ctx context.Context, c *conn, begin string, fn func(*tx) er
 	c.SetInterrupt(ctx.Done())
 	done := false
 	defer func() {
+		c.apart = false
 		c.SetInterrupt(nil) // a roll-back must not be interrupted
 		if !done && !c.AutocommitEnabled() {
 			if err := c.exec("ROLLBACK"); err != nil {

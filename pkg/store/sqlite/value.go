@@ -8,9 +8,9 @@ import (
 	"zombiezen.com/go/sqlite"
 )
 
-// bind prepares a statement, or takes the prepared one, and binds its parameters in order.
+// bind gives a statement its parameters in order.
 func (c *conn) bind(query string, args []any) (*sqlite.Stmt, error) {
-	st, err := c.Prepare(query)
+	st, err := c.statement(query)
 	if err != nil {
 		return nil, err
 	}
