@@ -179,7 +179,7 @@ type Want struct {
 
 // Grant answers a want.
 type Grant struct {
-	Err  error // ErrStale, or nil
+	Err  error // ErrStale, what the database refused of this want alone, or nil
 	Jobs []Leased
 	// AtCap tells that due work was left because the namespace was at its cap.
 	AtCap bool
@@ -209,6 +209,7 @@ type Settlement struct {
 
 // Settled answers a settlement.
 type Settled struct {
+	Err      error     // the database refused this settlement alone; try again. Else nil
 	Accepted bool      // false: the lease is not current
 	Repeat   bool      // accepted before
 	State    job.State // of the job now; empty when it does not exist
@@ -227,7 +228,8 @@ type Beat struct {
 
 // Pulse answers a heartbeat.
 type Pulse struct {
-	Alive     bool // false: lost
+	Err       error // the database refused this beat alone; try again. Else nil
+	Alive     bool  // false: lost
 	Cancelled bool // alive, and its cancellation was requested
 	ExpiresAt time.Time
 }
