@@ -186,10 +186,21 @@ func (r *room) wakeAll() {
 	}
 }
 
-// freed wakes a namespace that is at a cap: one of its slots may be free now.
+// freed wakes a namespace that is at a cap, or may just be told so: one of its
+// slots may be free now.
 func (r *room) freed(ns string) {
-	if t := r.tenants[ns]; t != nil && t.capped {
+	t := r.tenants[ns]
+	if t == nil {
+		return
+	}
+	if t.capped {
 		r.wakeTenant(t)
+		return
+	}
+	for _, l := range t.lines {
+		if l.asked > 0 {
+			r.wakeLine(l)
+		}
 	}
 }
 
