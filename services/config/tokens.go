@@ -57,7 +57,7 @@ func (s *Service) createToken(ctx context.Context, req *flexiqv1.CreateTokenRequ
 			return nil, fault.Invalid("ttl", "must be from 1s to 365 days, got %s", ttl)
 		}
 	}
-	text, t, err := auth.Mint(ns, scopes, req.GetName(), ttl, id.AuditTokenID(), time.Now())
+	text, t, err := auth.Mint(ns, scopes, req.GetName(), ttl, id.AuditTokenID(), instant())
 	if err != nil {
 		return nil, err
 	}
@@ -82,6 +82,9 @@ func grantable(id auth.Identity, names []string) ([]auth.Scope, error) {
 	return scopes, nil
 }
 
+// instant is now as stores keep it.
+func instant() time.Time { return time.Now().UTC().Truncate(time.Microsecond) }
+
 func (s *Service) putToken(ctx context.Context, operation string, t store.Token) error {
 	r := tokenRecord(ctx, operation, t.Namespace, t.ID)
 	r.New = tokenValue(t.Namespace, t.Scopes, t.Name, t.ExpiresAt)
@@ -99,7 +102,7 @@ func (s *Service) exchangeToken(ctx context.Context, req *flexiqv1.ExchangeToken
 	if err := namespace.Check(req.GetNamespace()); err != nil {
 		return nil, fault.Invalid("namespace", "%v", err)
 	}
-	text, t, err := auth.Mint(req.GetNamespace(), tenantScopes, "", exchangeTTL, id.TokenID, time.Now())
+	text, t, err := auth.Mint(req.GetNamespace(), tenantScopes, "", exchangeTTL, id.TokenID, instant())
 	if err != nil {
 		return nil, err
 	}
