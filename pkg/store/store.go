@@ -230,7 +230,7 @@ type Beat struct {
 type Pulse struct {
 	Err       error // the database refused this beat alone; try again. Else nil
 	Alive     bool  // false: lost
-	Cancelled bool // alive, and its cancellation was requested
+	Cancelled bool  // alive, and its cancellation was requested
 	ExpiresAt time.Time
 }
 
