@@ -40,15 +40,20 @@ func (w *world) quota(ns string) configcache.Quota {
 	return configcache.Quota{Quota: quota.Quota{MaxRunning: &n}, Stamp: store.Stamp{Revision: w.revision[ns]}}
 }
 
-// available is how many jobs a want of the queues could get now.
-func (w *world) available(ns string, queues []string) (n int) {
+// waiting is how many jobs wait in the queues, whatever the cap.
+func (w *world) waiting(ns string, queues []string) (n int) {
 	if len(queues) == 0 {
 		queues = someQueues
 	}
 	for _, q := range queues {
 		n += w.due[ns][q]
 	}
-	return max(0, min(n, int(w.limit[ns])-w.running[ns]))
+	return n
+}
+
+// available is how many jobs a want of the queues could get now.
+func (w *world) available(ns string, queues []string) int {
+	return max(0, min(w.waiting(ns, queues), int(w.limit[ns])-w.running[ns]))
 }
 
 func (w *world) grant(want store.Want) store.Grant {
@@ -211,7 +216,7 @@ func (s *simulation) pass(t *rapid.T) {
 
 func (s *simulation) lookRound(*rapid.T) {
 	for _, l := range s.parked() {
-		ready := s.world.available(l.tenant.name, l.queues) > 0
+		ready := s.world.waiting(l.tenant.name, l.queues) > 0
 		s.looked(l, store.Readiness{Ready: ready}, s.now)
 	}
 	s.collect()
