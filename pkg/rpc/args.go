@@ -79,10 +79,18 @@ func stringEnd(body []byte, i int) int {
 // scanArgs refuses by name what needsScan suspects. Text that is not JSON
 // passes: the decoder will say what is wrong with it.
 func scanArgs(body []byte, d protoreflect.MessageDescriptor) error {
-	s := &scanner{dec: json.NewDecoder(bytes.NewReader(body))}
-	s.dec.UseNumber()
+	s := newScanner(body)
 	s.value(place{message: d})
 	return s.found
+}
+
+// pathAt names the field in which a body's byte stands, as far as the text can
+// be read. It is empty for the body as a whole.
+func pathAt(body []byte, offset int, d protoreflect.MessageDescriptor) string {
+	s := newScanner(body)
+	s.until = int64(offset)
+	s.value(place{message: d})
+	return s.path
 }
 
 // place is where a scanner stands: in a message's object, in a list or a map,
@@ -97,80 +105,92 @@ type place struct {
 type scanner struct {
 	dec   *json.Decoder
 	depth int
+	until int64  // stop behind this byte; 0: check arbitrary values instead
+	path  string // where it stopped
 	found error
+}
+
+func newScanner(body []byte) *scanner {
+	s := &scanner{dec: json.NewDecoder(bytes.NewReader(body))}
+	s.dec.UseNumber()
+	return s
+}
+
+// next reads a token of a place and reports whether to go on.
+func (s *scanner) next(at place) (json.Token, bool) {
+	s.path = at.path
+	tok, err := s.dec.Token()
+	return tok, err == nil && (s.until == 0 || s.dec.InputOffset() <= s.until)
 }
 
 // value reads one value and reports whether to go on.
 func (s *scanner) value(at place) bool {
-	tok, err := s.dec.Token()
-	if err != nil {
+	tok, ok := s.next(at)
+	if !ok {
 		return false
 	}
 	switch t := tok.(type) {
 	case json.Number:
 		if at.args > 0 && tooBig(string(t)) {
 			s.found = fault.Invalid(at.path, "the integer %s is beyond ±2^53 and would not arrive unchanged: use payload", quoted(string(t)))
-			return false
 		}
 	case json.Delim:
 		s.depth++
-		if at.args > job.MaxArgsDepth {
+		switch {
+		case at.args > job.MaxArgsDepth:
 			s.found = fault.Invalid(at.path, "must be nested at most %d levels deep", job.MaxArgsDepth)
-			return false
-		}
-		if s.depth > maxNesting {
+		case s.depth > maxNesting:
 			s.found = fault.New(fault.InvalidRequest, "the body is nested too deeply")
+		case !s.members(t, at):
 			return false
 		}
-		ok := s.list(t, at)
 		s.depth--
-		return ok
 	}
-	return true
+	return s.found == nil || s.until > 0
 }
 
-// list reads the members of an object or an array, and its end.
-func (s *scanner) list(open json.Delim, at place) bool {
+// members reads what is in an object or an array, and its end.
+func (s *scanner) members(open json.Delim, at place) bool {
 	for i := 0; s.dec.More(); i++ {
-		var next place
+		var inner place
 		if open == '{' {
-			tok, err := s.dec.Token()
-			if err != nil {
+			tok, ok := s.next(at)
+			key, _ := tok.(string)
+			inner = at.member(key)
+			if !ok {
+				if tok != nil {
+					s.path = inner.path
+				}
 				return false
 			}
-			key, _ := tok.(string)
-			next = at.member(key)
 		} else {
-			next = at.element(i)
+			inner = at.element(i)
 		}
-		if !s.value(next) {
+		if !s.value(inner) {
 			return false
 		}
 	}
-	_, err := s.dec.Token()
-	return err == nil
+	_, ok := s.next(at)
+	return ok
 }
 
 func (p place) member(key string) place {
-	switch {
-	case p.args > 0:
+	if p.args > 0 {
 		return place{path: p.path, args: p.args + 1}
-	case p.field != nil && p.field.IsMap():
-		return inside(p.path+"."+quoted(key), p.field.MapValue())
-	case p.message == nil:
-		return place{}
 	}
-	f := p.message.Fields().ByJSONName(key)
+	if p.field != nil && p.field.IsMap() {
+		return inside(below(p.path, quoted(key)), p.field.MapValue())
+	}
+	var f protoreflect.FieldDescriptor
+	if p.message != nil {
+		if f = p.message.Fields().ByJSONName(key); f == nil {
+			f = p.message.Fields().ByTextName(key)
+		}
+	}
 	if f == nil {
-		f = p.message.Fields().ByTextName(key)
+		return place{path: below(p.path, quoted(key))}
 	}
-	if f == nil {
-		return place{}
-	}
-	path := string(f.Name())
-	if p.path != "" {
-		path = p.path + "." + path
-	}
+	path := below(p.path, string(f.Name()))
 	if f.IsList() || f.IsMap() {
 		return place{path: path, field: f}
 	}
@@ -178,22 +198,20 @@ func (p place) member(key string) place {
 }
 
 func (p place) element(i int) place {
-	switch {
-	case p.args > 0:
+	if p.args > 0 {
 		return place{path: p.path, args: p.args + 1}
-	case p.field != nil && p.field.IsList():
-		return inside(p.path+"["+strconv.Itoa(i)+"]", p.field)
 	}
-	return place{}
+	path := item(p.path, i)
+	if p.field != nil && p.field.IsList() {
+		return inside(path, p.field)
+	}
+	return place{path: path}
 }
 
 // inside is the place of one value of a field.
 func inside(path string, f protoreflect.FieldDescriptor) place {
 	m := f.Message()
-	if m == nil {
-		return place{path: path}
-	}
-	if isArbitrary(m) {
+	if m != nil && isArbitrary(m) {
 		return place{path: path, args: 1}
 	}
 	return place{path: path, message: m}
@@ -257,11 +275,11 @@ func checkField(v protoreflect.Value, f protoreflect.FieldDescriptor, path strin
 	case f.IsList():
 		list := v.List()
 		for i := range list.Len() {
-			item := at
+			inner := at
 			if !inArgs {
-				item = at + "[" + strconv.Itoa(i) + "]"
+				inner = item(at, i)
 			}
-			if err := checkAt(list.Get(i).Message(), item, args); err != nil {
+			if err := checkAt(list.Get(i).Message(), inner, args); err != nil {
 				return err
 			}
 		}
@@ -277,11 +295,24 @@ func checkField(v protoreflect.Value, f protoreflect.FieldDescriptor, path strin
 	return checkAt(v.Message(), at, args)
 }
 
+// below names a field of what path names. A path that is already longer than
+// any of ours does not grow.
 func below(path, field string) string {
-	if path == "" {
+	switch {
+	case path == "":
 		return field
+	case len(path) > maxQuoted:
+		return path
 	}
 	return path + "." + field
+}
+
+// item names an element of the list that path names.
+func item(path string, i int) string {
+	if len(path) > maxQuoted {
+		return path
+	}
+	return path + "[" + strconv.Itoa(i) + "]"
 }
 
 var messageFieldsOf sync.Map // protoreflect.MessageDescriptor → []protoreflect.FieldDescriptor

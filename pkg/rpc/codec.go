@@ -5,10 +5,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"flexiq/pkg/fault"
 )
@@ -90,43 +93,71 @@ func (c Codec) decode(body []byte, m proto.Message) error {
 		}
 	}
 	if err := jsonIn.Unmarshal(body, m); err != nil {
-		return jsonFault(err)
+		return jsonFault(err, body, m.ProtoReflect().Descriptor())
 	}
 	return nil
 }
 
+// maxQuoted bounds how much of a foreign text an error repeats, in bytes.
+const maxQuoted = 200
+
 var (
-	unknownField   = regexp.MustCompile(`unknown field "([^"]*)"`)
-	duplicateField = regexp.MustCompile(`duplicate field "([^"]*)"`)
-	wrongValue     = regexp.MustCompile(`^invalid value for \S+ (?:type|field) (\S+?):? (.*)$`)
-	position       = regexp.MustCompile(`^\(line \d+:\d+\): `)
+	position   = regexp.MustCompile(`^\(line (\d+):(\d+)\): `)
+	wrongValue = regexp.MustCompile(`^invalid value for \S+ (?:type|field) \S+?:? (.*)$`)
 )
 
 // jsonFault turns protojson's error into ours. Its texts are not an interface,
-// so what cannot be recognised is passed on as it is.
-func jsonFault(err error) error {
-	text := strings.ReplaceAll(err.Error(), "\u00a0", " ") // protojson varies its blanks
-	text = strings.TrimPrefix(text, "proto: ")
-	text = strings.TrimPrefix(text, "syntax error ")
-	at := strings.TrimSuffix(position.FindString(text), ": ")
-	text = text[len(position.FindString(text)):]
+// so what cannot be recognised is passed on as it is; the field is found by the
+// position that it tells.
+func jsonFault(err error, body []byte, d protoreflect.MessageDescriptor) error {
+	text := err.Error() // it may repeat much of the body
+	if len(text) > 2*maxQuoted {
+		text = text[:2*maxQuoted]
+	}
+	text = strings.ReplaceAll(text, "\u00a0", " ") // protojson varies its blanks
+	text = strings.TrimPrefix(strings.TrimPrefix(text, "proto: "), "syntax error ")
+	at, field := "", ""
+	if m := position.FindStringSubmatchIndex(text); m != nil {
+		line, _ := strconv.Atoi(text[m[2]:m[3]])
+		column, _ := strconv.Atoi(text[m[4]:m[5]])
+		at = " (line " + strconv.Itoa(line) + ":" + strconv.Itoa(column) + ")"
+		field = pathAt(body, byteOffset(body, line, column), d)
+		text = text[m[1]:]
+	}
+	switch {
+	case strings.HasPrefix(text, "unknown field "):
+		text = "unknown field"
+	case strings.HasPrefix(text, "duplicate field "), strings.HasPrefix(text, "duplicate map key "):
+		text = "given twice"
+	case text == "unexpected EOF" && json.Valid(body):
+		text = "a string has half a surrogate pair" // protojson looks for the other half
+	default:
+		text = wrongValue.ReplaceAllString(text, "invalid value $1")
+	}
 	if len(text) > maxQuoted {
-		text = strings.ToValidUTF8(text[:maxQuoted], "") + "…"
+		text = text[:maxQuoted] + "…"
 	}
-	if at != "" {
-		at = " " + at
-	}
-	if m := unknownField.FindStringSubmatch(text); m != nil {
-		return fault.Invalid(m[1], "unknown field%s", at)
-	}
-	if m := duplicateField.FindStringSubmatch(text); m != nil {
-		return fault.Invalid(m[1], "given twice%s", at)
-	}
-	if m := wrongValue.FindStringSubmatch(text); m != nil {
-		return fault.Invalid(m[1], "invalid value %s%s", m[2], at)
+	text = strings.ToValidUTF8(text, "")
+	if field != "" {
+		return fault.Invalid(field, "%s%s", text, at)
 	}
 	return fault.New(fault.InvalidRequest, "the body is not valid JSON for this method: %s%s", text, at)
 }
 
-// maxQuoted bounds how much of a foreign text an error repeats, in bytes.
-const maxQuoted = 200
+// byteOffset finds the byte of a line and a column, both counted from 1, the
+// column in characters.
+func byteOffset(body []byte, line, column int) int {
+	offset := 0
+	for ; line > 1; line-- {
+		n := bytes.IndexByte(body[offset:], '\n')
+		if n < 0 {
+			return len(body)
+		}
+		offset += n + 1
+	}
+	for ; column > 1 && offset < len(body); column-- {
+		_, size := utf8.DecodeRune(body[offset:])
+		offset += size
+	}
+	return offset
+}

@@ -18,6 +18,10 @@ import (
 // DefaultMaxBytes bounds a request's body, compressed or not.
 const DefaultMaxBytes = 8 << 20
 
+// transferTimeout bounds how long a client may take to send a request's body,
+// and to read the answer.
+const transferTimeout = time.Minute
+
 // HandlerOptions configure [Handler]. The zero value serves with defaults and
 // logs and counts nothing.
 type HandlerOptions struct {
@@ -67,6 +71,7 @@ type route struct {
 
 // visit is one request on its way through the door.
 type visit struct {
+	conn     *http.ResponseController
 	id       auth.Identity
 	req, res proto.Message // res: the answer to be written
 	fault    *fault.Error
@@ -74,6 +79,19 @@ type visit struct {
 }
 
 type visitKey struct{}
+
+// within gives the client a time for its part of the transfer; 0 takes the
+// limit away. A client that sends or reads a byte a second would otherwise hold
+// its place for ever. The time in which the method works is not limited here.
+func (v *visit) within(d time.Duration) {
+	var deadline time.Time
+	if d > 0 {
+		deadline = time.Now().Add(d)
+	}
+	// Only a ResponseWriter that has no connection lacks these.
+	_ = v.conn.SetReadDeadline(deadline)
+	_ = v.conn.SetWriteDeadline(deadline)
+}
 
 // ServeHTTP implements http.Handler.
 func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -123,9 +141,15 @@ func (d *door) admit(w http.ResponseWriter, r *http.Request, v *visit, route *ro
 	}
 	defer bounds.Leave(id.Namespace, size)
 
+	if r.Header.Get("Content-Type") == "" {
+		r.Header.Set("Content-Type", "application/json") // as over NATS
+	}
 	ctx := auth.WithCaller(context.WithValue(r.Context(), visitKey{}, v), id, doorName)
 	r = r.WithContext(ctx)
 	r.Body = limitBody(r.Body, d.opts.MaxBytes)
+	v.conn = http.NewResponseController(w)
+	v.within(transferTimeout)
+	defer v.within(0)
 	route.handler.ServeHTTP(w, r)
 	if v.res != nil && r.Context().Err() != nil {
 		// The client left before its answer was out: nobody has it.
@@ -160,6 +184,8 @@ func (d *door) options(m Method) []connect.HandlerOption {
 func (r *route) call(ctx context.Context, in *connect.Request[wire]) (*connect.Response[wire], error) {
 	v := ctx.Value(visitKey{}).(*visit)
 	v.reached = true
+	v.within(0)
+	defer v.within(transferTimeout)
 	ctx, cancel := r.method.Context(ctx, 0)
 	defer cancel()
 	req, err := r.method.open(ctx, in.Msg.msg, in.Msg.err)

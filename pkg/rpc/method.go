@@ -140,14 +140,14 @@ func (m Method) HearsUndelivered() bool { return m.undelivered != nil }
 // NewResponse makes an empty response message.
 func (m Method) NewResponse() proto.Message { return m.newResponse() }
 
-// Context gives a call its deadline: the caller's, timeout when it is
-// positive, or the method's default.
+// Context gives a call its deadline: timeout when it is positive, else ctx's
+// own, else the method's default; never more than [MaxDeadline] from now.
 func (m Method) Context(ctx context.Context, timeout time.Duration) (context.Context, context.CancelFunc) {
 	if timeout <= 0 {
-		if _, ok := ctx.Deadline(); ok {
-			return context.WithCancel(ctx)
+		timeout = MaxDeadline
+		if _, ok := ctx.Deadline(); !ok {
+			timeout = m.deadline
 		}
-		timeout = m.deadline
 	}
 	return context.WithTimeout(ctx, min(timeout, MaxDeadline))
 }
