@@ -1,64 +1,25 @@
+//go:build unix
+
 package sqlite
 
 import (
-	"context"
 	"fmt"
-	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
-
-	"github.com/google/uuid"
 
 	"flexiq/pkg/job"
 	"flexiq/pkg/store"
 )
 
-func open(t testing.TB, o Options) *Store {
-	t.Helper()
-	return openAt(t, filepath.Join(t.TempDir(), "store.db"), o)
-}
-
-func openAt(t testing.TB, path string, o Options) *Store {
-	t.Helper()
-	if o.Timeout == 0 {
-		o.Timeout = time.Minute // the race detector makes SQLite slow
+// cpu is what the process has used. On a shared machine it says more than the
+// wall clock.
+func cpu() time.Duration {
+	var r syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &r); err != nil {
+		panic(err)
 	}
-	s, err := Open(context.Background(), path, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Errorf("close: %v", err)
-		}
-	})
-	return s
-}
-
-// spec makes a checked job.
-func spec(t testing.TB, options ...func(*job.Spec)) job.Spec {
-	t.Helper()
-	s := job.Spec{ID: uuid.Must(uuid.NewV7()).String(), Task: "t", Payload: []byte(`{"invoice":4711,"to":"someone@example.com"}`), Form: job.Args}
-	for _, o := range options {
-		o(&s)
-	}
-	if err := s.Normalize("job", job.LargestMaxPayload); err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-// calls makes n calls of k jobs each.
-func calls(t testing.TB, ns string, n, k int) []store.Call {
-	t.Helper()
-	out := make([]store.Call, n)
-	for i := range out {
-		out[i] = store.Call{Namespace: ns, Origin: job.OriginEnqueue, By: "tok1"}
-		for range k {
-			out[i].Jobs = append(out[i].Jobs, spec(t))
-		}
-	}
-	return out
+	return time.Duration(r.Utime.Nano() + r.Stime.Nano())
 }
 
 // BenchmarkAdmit measures enqueued rows: single calls in groups as the batcher

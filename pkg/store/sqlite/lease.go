@@ -81,7 +81,7 @@ func (s *Store) Expire(ctx context.Context, limit int) ([]store.Ended, error) {
 			out = append(out, store.Ended{Namespace: r.text()})
 			lost = append(lost, r.live())
 			return true
-		}, t.now, limit)
+		}, t.now, max(limit, 1))
 		if err != nil {
 			return err
 		}

@@ -59,11 +59,12 @@ func programVersion() int64 { return migrations[len(migrations)-1].version }
 // recognise refuses a database that is something else, before anything is
 // changed in it.
 func (c *conn) recognise() error {
-	id, err := c.number("PRAGMA application_id")
+	// In this order: another process may be creating the schema just now.
+	tables, err := c.number("SELECT count(*) FROM sqlite_schema")
 	if err != nil {
 		return err
 	}
-	tables, err := c.number("SELECT count(*) FROM sqlite_schema")
+	id, err := c.number("PRAGMA application_id")
 	if err != nil {
 		return err
 	}

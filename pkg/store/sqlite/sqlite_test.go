@@ -7,9 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/goleak"
 	"zombiezen.com/go/sqlite/sqlitex"
 
+	"flexiq/pkg/job"
 	"flexiq/pkg/namespace"
 	"flexiq/pkg/store"
 	"flexiq/pkg/store/storetest"
@@ -51,4 +53,98 @@ func shell(t testing.TB, path, query string, args ...any) {
 	if err := sqlitex.Execute(c.Conn, query, &sqlitex.ExecOptions{Args: args}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func open(t testing.TB, o Options) *Store {
+	t.Helper()
+	return openAt(t, filepath.Join(t.TempDir(), "store.db"), o)
+}
+
+func openAt(t testing.TB, path string, o Options) *Store {
+	t.Helper()
+	if o.Timeout == 0 {
+		o.Timeout = time.Minute // the race detector makes SQLite slow
+	}
+	s, err := Open(context.Background(), path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return s
+}
+
+// spec makes a checked job.
+func spec(t testing.TB, options ...func(*job.Spec)) job.Spec {
+	t.Helper()
+	s := job.Spec{ID: uuid.Must(uuid.NewV7()).String(), Task: "t", Payload: []byte(`{"invoice":4711,"to":"someone@example.com"}`), Form: job.Args}
+	for _, o := range options {
+		o(&s)
+	}
+	if err := s.Normalize("job", job.LargestMaxPayload); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// calls makes n calls of k jobs each.
+func calls(t testing.TB, ns string, n, k int) []store.Call {
+	t.Helper()
+	out := make([]store.Call, n)
+	for i := range out {
+		out[i] = store.Call{Namespace: ns, Origin: job.OriginEnqueue, By: "tok1"}
+		for range k {
+			out[i].Jobs = append(out[i].Jobs, spec(t))
+		}
+	}
+	return out
+}
+
+// consistent fails unless every kept count is that of the rows, no empty lane
+// is left and no payload without its job.
+func consistent(t testing.TB, path string) {
+	t.Helper()
+	for what, query := range map[string]string{
+		"usage": `SELECT count(*) FROM usage u WHERE
+			pending <> (SELECT count(*) FROM jobs WHERE ns = u.ns AND state = 0) OR
+			running <> (SELECT count(*) FROM jobs WHERE ns = u.ns AND state = 1)`,
+		"history": `SELECT count(*) FROM history h WHERE
+			archived <> (SELECT count(*) FROM archive WHERE ns = h.ns) OR
+			dead <> (SELECT count(*) FROM dead_letters WHERE ns = h.ns) OR
+			shed <> (SELECT count(*) FROM dead_letters WHERE ns = h.ns AND shed = 1)`,
+		"lanes": `SELECT count(*) FROM (SELECT * FROM lanes EXCEPT
+			SELECT ns, queue, lane, rank, sum(state = 0), sum(state = 1) FROM jobs GROUP BY ns, queue, lane, rank)`,
+		"missing lanes": `SELECT count(*) FROM (SELECT DISTINCT ns, queue, lane, rank FROM jobs EXCEPT SELECT ns, queue, lane, rank FROM lanes)`,
+		"payloads without a job": `SELECT count(*) FROM (SELECT ns, id FROM payloads EXCEPT SELECT ns, id FROM
+			(SELECT ns, id, aside FROM jobs UNION ALL SELECT ns, id, aside FROM archive UNION ALL SELECT ns, id, aside FROM dead_letters)
+			WHERE aside > 0)`,
+		"jobs without their payload": `SELECT count(*) FROM (SELECT ns, id FROM
+			(SELECT ns, id, aside FROM jobs UNION ALL SELECT ns, id, aside FROM archive UNION ALL SELECT ns, id, aside FROM dead_letters)
+			WHERE aside > 0 EXCEPT SELECT ns, id FROM payloads)`,
+		"jobs twice": `SELECT count(*) FROM (SELECT ns, id FROM
+			(SELECT ns, id FROM jobs UNION ALL SELECT ns, id FROM archive UNION ALL SELECT ns, id FROM dead_letters)
+			GROUP BY ns, id HAVING count(*) > 1)`,
+	} {
+		if n := ask(t, path, query); n != 0 {
+			t.Errorf("%s: %d rows are wrong", what, n)
+		}
+	}
+}
+
+// ask reads one number as another program would.
+func ask(t testing.TB, path, query string) int64 {
+	t.Helper()
+	c, err := connect(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	n, err := c.number(query)
+	if err != nil {
+		t.Fatalf("%s: %v", query, err)
+	}
+	return n
 }

@@ -56,6 +56,7 @@ func (s *Store) PutToken(ctx context.Context, k store.Token, audit store.Record)
 		if err := t.insertToken(&k); err != nil {
 			return err
 		}
+		audit.Outcome = "ok"
 		return t.record(&audit)
 	})
 }
@@ -113,6 +114,7 @@ func (s *Store) RevokeToken(ctx context.Context, ns, id string, audit store.Reco
 		if err := t.exec("UPDATE tokens SET revoked_at = ? WHERE id = ?", t.now, id); err != nil {
 			return err
 		}
+		audit.Outcome = "ok"
 		return t.record(&audit)
 	})
 }

@@ -17,9 +17,6 @@ const (
 
 // record writes one line of the trail in the transaction of what it tells.
 func (t *tx) record(r *store.Record) error {
-	if r.Outcome == "" {
-		r.Outcome = "ok"
-	}
 	return t.exec(insertRecord, t.now, r.Namespace, r.TokenID, r.ActingAs, r.Door, r.Operation, r.TargetKind, r.Target,
 		r.Outcome, r.Old, r.New, r.Revision)
 }
