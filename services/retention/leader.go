@@ -16,24 +16,18 @@ const (
 )
 
 // Run takes part in the election until ctx ends, and sweeps while this process
-// leads. It returns nil.
+// leads. It returns nil then.
 func (s *Service) Run(ctx context.Context) error {
 	if s.elector == nil {
 		<-ctx.Done()
 		return nil
 	}
-	for ctx.Err() == nil {
-		if err := s.elector.Run(ctx, s.lead); err != nil && ctx.Err() == nil {
-			s.deps.Log.Warn().Err(err).Msg("retention election interrupted")
-			wait(ctx, followUp)
-		}
-	}
-	return nil
+	return s.elector.Run(ctx, s.lead)
 }
 
 func (s *Service) sweeper(term int64) *sweeper {
 	return &sweeper{
-		store: s.deps.Store, cfg: s.cfg, bounds: normalBounds, log: s.deps.Log, term: term,
+		store: s.deps.Store, cfg: s.cfg, bounds: s.bounds, log: s.deps.Log, term: term,
 		pulse: &pulse{last: time.Now(), patience: patience}, guard: lease.Guard,
 	}
 }

@@ -45,7 +45,7 @@ type Config struct {
 	DeadAge time.Duration
 	// AuditAge is how long the audit trail is kept; 0 is for ever.
 	AuditAge time.Duration
-	// Lease is the life of the leader's lease; 0 is 15 s.
+	// Lease is the life of the leader's lease, at least 500 ms; 0 is 15 s.
 	Lease time.Duration
 }
 
@@ -60,8 +60,8 @@ func (c Config) check() error {
 	if c.Tick < 100*time.Millisecond || c.Tick > 24*time.Hour {
 		return fmt.Errorf("retention tick must be from 100ms to 24h, got %s", c.Tick)
 	}
-	if c.Lease < 0 {
-		return fmt.Errorf("leader lease must not be negative, got %s", c.Lease)
+	if c.Lease != 0 && c.Lease < lease.MinTTL {
+		return fmt.Errorf("leader lease must be at least %s, got %s", lease.MinTTL, c.Lease)
 	}
 	if c.ArchiveAge < 0 || c.DeadAge < 0 || c.AuditAge < 0 {
 		return errors.New("retention ages must not be negative")
@@ -94,6 +94,7 @@ type Deps struct {
 type Service struct {
 	cfg     Config
 	deps    Deps
+	bounds  bounds
 	metrics *metrics
 	elector *lease.Elector // nil: out of the election
 }
@@ -110,7 +111,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err != nil {
 		return nil, fmt.Errorf("retention metrics: %w", err)
 	}
-	s := &Service{cfg: cfg, deps: deps, metrics: m}
+	s := &Service{cfg: cfg, deps: deps, bounds: normalBounds, metrics: m}
 	if cfg.Maintenance && deps.JetStream != nil {
 		s.elector = lease.New(deps.JetStream, lease.Options{
 			Key:    leaseKey,

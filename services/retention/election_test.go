@@ -1,0 +1,222 @@
+package retention
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/rs/zerolog"
+
+	"flexiq/pkg/lease"
+	"flexiq/pkg/store"
+	"flexiq/pkg/testkit"
+)
+
+// process is one process that takes part in the election.
+type process struct {
+	svc  *Service
+	conn *nats.Conn
+	stop context.CancelFunc
+	done chan error
+}
+
+func connect(t *testing.T, s *server.Server) (*nats.Conn, jetstream.JetStream) {
+	t.Helper()
+	conn, err := nats.Connect(s.ClientURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn, js
+}
+
+// start runs a process whose deletes go through trim.
+func (f *fixture) start(s *server.Server, cfg Config, name string, trim func(p *process) error) *process {
+	f.Helper()
+	conn, js := connect(f.T, s)
+	p := &process{conn: conn, done: make(chan error, 1)}
+	st := faulty{f.Store, func(store.Trim) error { return trim(p) }}
+	var err error
+	p.svc, err = New(cfg, Deps{Store: st, JetStream: js, Holder: name, Log: zerolog.Nop()})
+	f.must(err)
+	p.svc.bounds = bounds{rows: 10, batches: 20, page: 500}
+	ctx, cancel := context.WithCancel(context.Background())
+	p.stop = cancel
+	go func() { p.done <- p.svc.Run(ctx) }()
+	return p
+}
+
+// kill ends a process as SIGKILL would: nothing that it does reaches anybody
+// any more.
+func (p *process) kill() {
+	p.conn.Close()
+	p.stop()
+}
+
+func (f *fixture) end(p *process) {
+	f.Helper()
+	p.stop()
+	if err := <-p.done; err != nil {
+		f.Errorf("Run ended with %v", err)
+	}
+	p.conn.Close()
+}
+
+// dead is how many dead letters a namespace holds at a moment.
+func (f *fixture) dead(ns string) int64 {
+	u, err := f.Usage(f.Context(), []string{ns})
+	f.must(err)
+	return u[0].Dead
+}
+
+func pass(*process) error { return nil }
+
+// A leader that is killed in the middle of a trim is succeeded within a lease
+// and a tick, round after round, and leaves nothing in the bucket.
+func TestKilledLeaderIsSucceeded(t *testing.T) {
+	f, nc := newFixture(t), testkit.NATS(t)
+	cfg := Config{Maintenance: true, Tick: 200 * time.Millisecond, Lease: time.Second}
+	errKilled := errors.New("killed")
+
+	var batches, rounds atomic.Int32 // batches of this round
+	fourthKills := func(p *process) error {
+		if batches.Add(1) == 4 {
+			p.kill()
+			return errKilled
+		}
+		return nil
+	}
+	f.limit("plover", dead(0))
+	next := f.start(nc, cfg, "process 0", fourthKills)
+	testkit.Eventually(t, "the first victim leads", func() bool { return next.svc.State().Role == Leader })
+	for range 4 {
+		victim := next
+		next = f.start(nc, cfg, fmt.Sprint("process ", rounds.Add(1)), pass)
+		f.shed("plover", 100)
+		select {
+		case err := <-victim.done:
+			if err != nil {
+				t.Errorf("the killed one ended with %v", err)
+			}
+		case <-time.After(testkit.Patience):
+			t.Fatal("the leader was not killed: somebody else trims")
+		}
+		testkit.Eventually(t, "the successor finishes the trim", func() bool { return f.dead("plover") == 0 })
+		batches.Store(0)
+		f.end(next)
+		next = f.start(nc, cfg, fmt.Sprint("process ", rounds.Add(1)), fourthKills)
+		testkit.Eventually(t, "the next victim leads", func() bool { return next.svc.State().Role == Leader })
+	}
+	f.end(next)
+	f.usage("plover")
+
+	conn, js := connect(t, nc)
+	defer conn.Close()
+	kv, err := js.KeyValue(t.Context(), lease.DefaultBucket)
+	f.must(err)
+	if keys, err := kv.Keys(t.Context()); !errors.Is(err, jetstream.ErrNoKeysFound) {
+		t.Errorf("left in the bucket: %v, %v", keys, err)
+	}
+}
+
+// A leader that is cut off from NATS and goes on deletes nothing once there is
+// a newer term.
+func TestNewTermStopsTheOldLeader(t *testing.T) {
+	f, nc := newFixture(t), testkit.NATS(t)
+	cfg := Config{Maintenance: true, Tick: 200 * time.Millisecond, Lease: time.Second}
+	p := f.start(nc, cfg, "only", pass)
+	defer func() { f.end(p) }()
+	testkit.Eventually(t, "it leads", func() bool { return p.svc.State().Role == Leader })
+	old := p.svc.State().Term
+	term, err := f.NewTerm(t.Context(), "elsewhere")
+	f.must(err)
+	f.limit("gantry", dead(0))
+	f.shed("gantry", 30)
+	testkit.Eventually(t, "it leads again, under a newer term", func() bool { return p.svc.State().Term > term })
+	testkit.Eventually(t, "it sweeps", func() bool { return f.dead("gantry") == 0 })
+	if old >= term {
+		t.Errorf("terms %d and then %d", old, term)
+	}
+}
+
+func TestRoles(t *testing.T) {
+	f, nc := newFixture(t), testkit.NATS(t)
+	cfg := Config{Maintenance: true, Tick: 200 * time.Millisecond, Lease: time.Second}
+	first := f.start(nc, cfg, "first", pass)
+	testkit.Eventually(t, "one leads", func() bool { return first.svc.State().Role == Leader })
+	second := f.start(nc, cfg, "second", pass)
+	off := f.start(nc, Config{Tick: time.Minute}, "off", pass)
+	if st := off.svc.State(); st.Role != Off || off.svc.Check(t.Context()) != nil {
+		t.Errorf("with maintenance off: %+v", st)
+	}
+	if st := second.svc.State(); st.Role != Follower || second.svc.Check(t.Context()) != nil {
+		t.Errorf("the second one: %+v", st)
+	}
+	f.end(first)
+	testkit.Eventually(t, "the second one leads", func() bool { return second.svc.State().Role == Leader })
+	nc.Shutdown()
+	testkit.Eventually(t, "nobody leads without JetStream", func() bool {
+		st := second.svc.State()
+		return st.Role == Nobody && st.Reason != "" && second.svc.Check(t.Context()) != nil
+	})
+	f.end(second)
+	f.end(off)
+
+	alone, err := New(cfg, Deps{Store: f.Store})
+	f.must(err)
+	if st := alone.State(); st.Role != Nobody || alone.Check(t.Context()) == nil {
+		t.Errorf("without JetStream: %+v", st)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	f.must(alone.Run(ctx))
+}
+
+// A process without its store keeps out of the election.
+func TestNotReadyWithoutTheStore(t *testing.T) {
+	nc := testkit.NATS(t)
+	conn, js := connect(t, nc)
+	defer conn.Close()
+	svc, err := New(Config{Maintenance: true, Tick: time.Second, Lease: time.Second},
+		Deps{Store: deadStore{died: time.Now()}, JetStream: js, Log: zerolog.Nop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- svc.Run(ctx) }()
+	testkit.Eventually(t, "it says why it cannot lead", func() bool { return svc.State().Role == Nobody })
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestConfig(t *testing.T) {
+	if err := DefaultConfig().check(); err != nil {
+		t.Errorf("the defaults: %v", err)
+	}
+	for name, change := range map[string]func(*Config){
+		"tick":  func(c *Config) { c.Tick = time.Millisecond },
+		"lease": func(c *Config) { c.Lease = time.Millisecond },
+		"age":   func(c *Config) { c.DeadAge = -time.Second },
+	} {
+		cfg := DefaultConfig()
+		change(&cfg)
+		if _, err := New(cfg, Deps{Store: deadStore{}}); err == nil {
+			t.Errorf("a wrong %s was accepted", name)
+		}
+	}
+	if _, err := New(DefaultConfig(), Deps{}); err == nil {
+		t.Error("no store was accepted")
+	}
+}
