@@ -89,7 +89,9 @@ func (t *httpTransport) call(ctx context.Context, method string, req, res proto.
 }
 
 // poll is a plain call: when ctx ends the request is cancelled, and the server
-// undoes a claim whose answer it can no longer write.
+// undoes a claim whose answer it can no longer write. HTTP has no way to
+// confirm that: an answer that crosses the cancellation on its way is lost, and
+// its leases have to run out.
 func (t *httpTransport) poll(ctx context.Context, req *flexiqv1.ClaimRequest) (*flexiqv1.ClaimResponse, error) {
 	res := new(flexiqv1.ClaimResponse)
 	if err := t.call(ctx, "Claim", req, res); err != nil {
