@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -115,6 +116,26 @@ func TestReasonsArrive(t *testing.T) {
 				t.Errorf("%s over %s: details (-want +got):\n%s", reason, name, diff)
 			}
 		}
+	}
+}
+
+// A message is readable in the body as it is, over HTTP as over NATS.
+func TestHTTPErrorsAreNotEscaped(t *testing.T) {
+	r := newRig(t)
+	token := r.mint(t, "lark", auth.Produce)
+	sent := fault.New(fault.QueueFull, `500 pending >= max_pending 500 <&> "\u003e" \\u003e \`).With("namespace", `<a&b>\`)
+	r.getJob = func(context.Context, *flexiqv1.GetJobRequest) (*flexiqv1.GetJobResponse, error) { return nil, sent }
+	got := r.post(t, pathGetJob, token, `{}`)
+	if !strings.Contains(got.body, `500 pending >= max_pending 500 <&> `) {
+		t.Errorf("body %s", got.body)
+	}
+	var body struct{ Message string }
+	if err := json.Unmarshal([]byte(got.body), &body); err != nil || body.Message != sent.Message {
+		t.Errorf("message %q, %v, want %q", body.Message, err, sent.Message)
+	}
+	_, err := call[flexiqv1.GetJobRequest, flexiqv1.GetJobResponse](t, r, token, pathGetJob, &flexiqv1.GetJobRequest{})
+	if f := rpc.FromConnectError(err); f == nil || f.Message != sent.Message || f.Details["namespace"] != sent.Details["namespace"] {
+		t.Errorf("connect client: %v", err)
 	}
 }
 
@@ -440,6 +461,9 @@ func TestReflectionNeedsAToken(t *testing.T) {
 	r := newRig(t)
 	token := r.mint(t, "lark", auth.Work)
 	const path = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+	if got, want := rpc.ServiceNames(), []string{auth.ProducerService, auth.WorkerService, auth.AdminService}; !slices.Equal(got, want) {
+		t.Errorf("services %v", got)
+	}
 	if got := r.post(t, path, "", ``, "Content-Type", "application/grpc"); got.header.Get("Grpc-Status") != "16" {
 		t.Errorf("without a token: %d %v", got.status, got.header)
 	}

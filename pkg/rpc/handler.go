@@ -31,8 +31,9 @@ type HandlerOptions struct {
 }
 
 // Handler serves methods over gRPC, gRPC-Web and HTTP with JSON, below
-// "/flexiq.v1.". Every request needs a token. A method that is not among the
-// given ones, because its service runs elsewhere, answers UNIMPLEMENTED.
+// "/flexiq.v1.", and gRPC reflection of their services, below
+// "/grpc.reflection.". Every request needs a token. A method that is not among
+// the given ones, because its service runs elsewhere, answers UNIMPLEMENTED.
 func Handler(methods []Method, ids *auth.Verifier, o HandlerOptions) http.Handler {
 	if o.MaxBytes == 0 {
 		o.MaxBytes = DefaultMaxBytes
@@ -50,6 +51,7 @@ func Handler(methods []Method, ids *auth.Verifier, o HandlerOptions) http.Handle
 		r.handler = connect.NewUnaryHandler(m.Procedure(), r.call, d.options(m)...)
 		d.served[m.Procedure()] = r
 	}
+	d.reflection = reflection(methods)
 	return d
 }
 
@@ -61,6 +63,8 @@ type door struct {
 	calls  *Bounds
 	polls  *Bounds
 	served map[string]*route
+
+	reflection http.Handler
 }
 
 // route is one method behind the door.
@@ -95,8 +99,15 @@ func (v *visit) within(d time.Duration) {
 
 // ServeHTTP implements http.Handler.
 func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if isReflection(r) {
+		d.reflect(w, r)
+		return
+	}
 	start := time.Now()
 	doorName := doorOf(r)
+	if doorName == auth.DoorHTTP {
+		w = &errorText{ResponseWriter: w}
+	}
 	route := d.served[r.URL.Path]
 	name := "unknown" // a path is the caller's text, not a label
 	if route != nil {

@@ -3,33 +3,50 @@ package rpc
 import (
 	"net/http"
 	"slices"
+	"strings"
 
-	"connectrpc.com/connect"
 	"connectrpc.com/grpcreflect"
 
 	"flexiq/pkg/auth"
 	"flexiq/pkg/fault"
 )
 
-// Reflection serves gRPC server reflection of the services that the methods
-// belong to, below "/grpc.reflection.". It needs a token, of any scope.
-func Reflection(methods []Method, ids *auth.Verifier) http.Handler {
-	var services []string
+const reflectionPrefix = "/grpc.reflection."
+
+// ServiceNames are the full names of every service of the catalogue, whether
+// it runs in this process or not.
+func ServiceNames() []string { return servicesOf(auth.Methods) }
+
+func servicesOf(methods []auth.Method) []string {
+	var names []string
 	for _, m := range methods {
-		if !slices.Contains(services, m.Service) {
-			services = append(services, m.Service)
+		if !slices.Contains(names, m.Service) {
+			names = append(names, m.Service)
 		}
 	}
-	reflector := grpcreflect.NewStaticReflector(services...)
+	return names
+}
+
+// reflection serves gRPC server reflection of the services in this process.
+func reflection(methods []Method) http.Handler {
+	entries := make([]auth.Method, len(methods))
+	for i, m := range methods {
+		entries[i] = m.Method
+	}
+	reflector := grpcreflect.NewStaticReflector(servicesOf(entries)...)
 	mux := http.NewServeMux()
 	mux.Handle(grpcreflect.NewHandlerV1(reflector))
 	mux.Handle(grpcreflect.NewHandlerV1Alpha(reflector))
-	errors := connect.NewErrorWriter()
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if _, err := ids.Verify(r.Context(), bearer(r)); err != nil {
-			_ = errors.Write(w, r, connectError(fault.Of(err))) // a write fails when the client is gone
-			return
-		}
-		mux.ServeHTTP(w, r)
-	})
+	return mux
 }
+
+// reflect answers a request for reflection, which needs a token of any scope.
+func (d *door) reflect(w http.ResponseWriter, r *http.Request) {
+	if _, err := d.ids.Verify(r.Context(), bearer(r)); err != nil {
+		d.refuse(w, r, fault.Of(err))
+		return
+	}
+	d.reflection.ServeHTTP(w, r)
+}
+
+func isReflection(r *http.Request) bool { return strings.HasPrefix(r.URL.Path, reflectionPrefix) }

@@ -67,13 +67,9 @@ func newRig(t *testing.T) *rig {
 		refusals:    make(chan refusal, 8),
 		undelivered: make(chan *flexiqv1.ClaimResponse, 8),
 	}
-	mux := http.NewServeMux()
-	verifier := auth.NewVerifier(r.source, time.Now)
-	mux.Handle("/", rpc.Handler(r.methods(), verifier, rpc.HandlerOptions{
+	r.url = serve(t, rpc.Handler(r.methods(), auth.NewVerifier(r.source, time.Now), rpc.HandlerOptions{
 		Log: zerolog.New(r.log), Metrics: rpc.NewMetrics(r.registry), MaxBytes: maxBytes,
 	}))
-	mux.Handle("/grpc.reflection.v1.ServerReflection/", rpc.Reflection(r.methods(), verifier))
-	r.url = serve(t, mux)
 	return r
 }
 

@@ -100,6 +100,56 @@ func (g *gunzip) Reset(r io.Reader) error {
 
 func (g *gunzip) Read(p []byte) (int, error) { return g.limited.Read(p) }
 
+// errorText takes the escapes of HTML out of errors: connect writes them into
+// JSON that no browser sees as HTML, and a message such as
+// "500 pending >= max_pending 500" is to be read and searched for as it is.
+type errorText struct {
+	http.ResponseWriter
+	failed bool
+}
+
+func (e *errorText) WriteHeader(status int) {
+	e.failed = status >= http.StatusBadRequest
+	e.ResponseWriter.WriteHeader(status)
+}
+
+// Write relies on connect writing an error at once.
+func (e *errorText) Write(p []byte) (int, error) {
+	if !e.failed {
+		return e.ResponseWriter.Write(p)
+	}
+	if _, err := e.ResponseWriter.Write(unescapeHTML(p)); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// Unwrap is for http.ResponseController.
+func (e *errorText) Unwrap() http.ResponseWriter { return e.ResponseWriter }
+
+var htmlEscapes = map[string]byte{`\u003c`: '<', `\u003e`: '>', `\u0026`: '&'}
+
+// unescapeHTML undoes what encoding/json does for HTML's sake.
+func unescapeHTML(text []byte) []byte {
+	out := make([]byte, 0, len(text))
+	for i := 0; i < len(text); i++ {
+		if text[i] != '\\' || i+1 == len(text) {
+			out = append(out, text[i])
+			continue
+		}
+		if i+6 <= len(text) {
+			if plain := htmlEscapes[string(text[i:i+6])]; plain != 0 {
+				out = append(out, plain)
+				i += 5
+				continue
+			}
+		}
+		out = append(out, text[i], text[i+1]) // an escape of two bytes, or the start of another one
+		i++
+	}
+	return out
+}
+
 // NewServer makes an HTTP server that speaks HTTP/1.1 and HTTP/2, the latter
 // also without TLS, as gRPC needs it. It has no time limit on requests as a
 // whole: long polls take a minute, and every call has its own deadline.
