@@ -138,6 +138,8 @@ func (d *daemon) openStore(ctx context.Context) error {
 // their age.
 func (d *daemon) openCaches(context.Context) error {
 	d.poller = configcache.NewPoller(d.store, d.changed)
+	d.poller.Log = d.log
+	d.reg.MustRegister(d.poller)
 	metrics := configcache.NewMetrics(d.reg)
 	d.quotas = configcache.New(configcache.Options[configcache.Quota]{
 		Name: "quotas", Load: configcache.LoadQuotas(d.store), Fresh: d.poller.Fresh, Metrics: metrics,

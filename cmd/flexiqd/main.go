@@ -41,14 +41,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	tuneMemory()
 	var cli commands
 	exited := false
-	parser, err := kong.New(&cli,
-		kong.Name("flexiqd"),
-		kong.Description("FlexiQ: a multi-tenant background-job queue. Without a command it serves everything."),
-		kong.Writers(stdout, stderr),
-		kong.Exit(func(int) { exited = true }), // kong calls it after --help and --version
-		kong.Vars{"version": version()},
-		kong.UsageOnError(),
-	)
+	parser, err := newParser(&cli, stdout, stderr, func(int) { exited = true })
 	if err != nil {
 		fmt.Fprintln(stderr, "flexiqd:", err)
 		return exitError
@@ -72,6 +65,19 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitError
 	}
 	return exitOK
+}
+
+// newParser makes the parser of the command line. kong calls exit after --help
+// and --version.
+func newParser(cli *commands, stdout, stderr io.Writer, exit func(int)) (*kong.Kong, error) {
+	return kong.New(cli,
+		kong.Name("flexiqd"),
+		kong.Description("FlexiQ: a multi-tenant background-job queue. Without a command it serves everything."),
+		kong.Writers(stdout, stderr),
+		kong.Exit(exit),
+		kong.Vars{"version": version()},
+		kong.UsageOnError(),
+	)
 }
 
 type stdio struct{ out, err io.Writer }

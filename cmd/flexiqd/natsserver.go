@@ -44,7 +44,7 @@ func embedNATS(listen, dir string, authenticator *embedded.Authenticator, log ze
 	opts := &server.Options{
 		ServerName: "flexiqd",
 		Host:       host, Port: port,
-		NoSigs: true,
+		NoSigs:     true,
 		MaxPayload: natsMaxPayload, MaxPending: 64 << 20,
 		JetStream: true, StoreDir: filepath.Join(dir, "nats"),
 		JetStreamMaxMemory: natsMaxMemory, JetStreamMaxStore: natsMaxStore,

@@ -74,7 +74,7 @@ func (d *daemon) checkCredentials(c credentials) func(context.Context) error {
 }
 
 // serve opens the doors and starts everything that runs beside them.
-func (d *daemon) serve(context.Context) error {
+func (d *daemon) serve(ctx context.Context) error {
 	d.run("changes", d.poller.Run)
 	d.run("progress", func(ctx context.Context) error {
 		return config.Report(ctx, d.name, d.poller.Position, d.conn.PublishProgress)
@@ -98,6 +98,23 @@ func (d *daemon) serve(context.Context) error {
 		}
 		return nil
 	})
+	return d.untilReady(ctx)
+}
+
+// untilReady waits for the first answer of what runs beside the doors, so that
+// the process is ready when it says so.
+func (d *daemon) untilReady(ctx context.Context) error {
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !d.poller.Fresh() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-d.failed.Done():
+			return d.running.Wait()
+		case <-tick.C:
+		}
+	}
 	return nil
 }
 
