@@ -3,6 +3,7 @@ package config
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"time"
 
@@ -76,7 +77,7 @@ func (s *Service) refused(ctx context.Context, method string, req proto.Message,
 	case fault.StorageUnavailable, fault.Overloaded, fault.DeadlineExceeded, fault.Cancelled:
 		return
 	}
-	if _, done := err.(recorded); done {
+	if errors.As(err, &recorded{}) {
 		return
 	}
 	r := refusedRecord(ctx, m.Verb, req)

@@ -72,7 +72,7 @@ func newFixture(t *testing.T) *fixture {
 func (f *fixture) open() {
 	f.Helper()
 	var err error
-	f.store, err = sqlite.Open(context.Background(), f.path, sqlite.Options{})
+	f.store, err = sqlite.Open(context.Background(), f.path, sqlite.Options{Timeout: 5 * time.Minute}) // however busy the machine is
 	f.must(err)
 	f.ears, f.cut, f.stale = &ears{}, nil, nil
 	cfg := DefaultConfig()

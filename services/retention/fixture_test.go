@@ -28,6 +28,10 @@ type fixture struct {
 	now time.Time
 }
 
+// calm is the deadline of store calls where a test is not about deadlines,
+// however busy the machine is.
+const calm = 5 * time.Minute
+
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 	f := &fixture{T: t, path: filepath.Join(t.TempDir(), "flexiq.db"), now: time.Date(2026, 3, 8, 0, 0, 0, 0, time.UTC)}
@@ -39,7 +43,7 @@ func newFixture(t *testing.T) *fixture {
 func (f *fixture) open() {
 	f.Helper()
 	var err error
-	if f.Store, err = sqlite.Open(context.Background(), f.path, sqlite.Options{Now: f.clock}); err != nil {
+	if f.Store, err = sqlite.Open(context.Background(), f.path, sqlite.Options{Now: f.clock, Timeout: calm}); err != nil {
 		f.Fatal(err)
 	}
 }
@@ -78,6 +82,7 @@ func (f *fixture) sweeper(cfg Config, st Store) *sweeper {
 	f.must(err)
 	term, err := f.NewTerm(f.Context(), "test")
 	f.must(err)
+	svc.bounds.call, svc.bounds.patience = calm, calm
 	sw := svc.sweeper(term)
 	sw.guard = func(context.Context) error { return nil }
 	return sw

@@ -8,12 +8,8 @@ import (
 	"flexiq/pkg/lease"
 )
 
-const (
-	// patience is how long a leader bears a store that does not answer.
-	patience = 10 * time.Second
-	// probeEvery is how often a resting leader asks the store for a sign of life.
-	probeEvery = 2500 * time.Millisecond
-)
+// probeEvery is how often a resting leader asks the store for a sign of life.
+const probeEvery = 2500 * time.Millisecond
 
 // Run takes part in the election until ctx ends, and sweeps while this process
 // leads. It returns nil then.
@@ -28,7 +24,7 @@ func (s *Service) Run(ctx context.Context) error {
 func (s *Service) sweeper(term int64) *sweeper {
 	return &sweeper{
 		store: s.deps.Store, cfg: s.cfg, bounds: s.bounds, log: s.deps.Log, term: term,
-		pulse: &pulse{last: time.Now(), patience: patience}, guard: lease.Guard,
+		pulse: &pulse{last: time.Now(), patience: s.bounds.patience}, guard: lease.Guard,
 	}
 }
 

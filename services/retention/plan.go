@@ -15,9 +15,15 @@ type bounds struct {
 	rows    int // that one delete takes at most
 	batches int // that one table of one namespace gets in a sweep
 	page    int // namespaces in memory at once
+
+	// call is how long one call of the store may take. It is well under
+	// patience, so that one slow namespace does not end a leadership.
+	call time.Duration
+	// patience is how long a leader bears a store that does not answer.
+	patience time.Duration
 }
 
-var normalBounds = bounds{rows: 500, batches: 20, page: 500}
+var normalBounds = bounds{rows: 500, batches: 20, page: 500, call: 4 * time.Second, patience: 10 * time.Second}
 
 // task is one table of one namespace with rows to delete: those beyond a
 // ceiling, or those older than a window. Exactly one of keep and before is set.

@@ -20,10 +20,6 @@ var (
 	errSilent     = errors.New("the store has not answered")
 )
 
-// callTimeout bounds one call of the store. It is well under the leader's
-// patience, so that one slow namespace does not end a leadership.
-const callTimeout = 4 * time.Second
-
 // report is what one sweep did.
 type report struct {
 	store.Trimmed     // rows deleted, by kind; Superseded and More are not used
@@ -63,7 +59,7 @@ type sweeper struct {
 // ask makes one call of the store within its deadline and notes whether the
 // store answered.
 func ask[T any](ctx context.Context, s *sweeper, call func(context.Context) (T, error)) (T, error) {
-	ctx, cancel := context.WithTimeout(ctx, min(callTimeout, s.pulse.left()))
+	ctx, cancel := context.WithTimeout(ctx, min(s.bounds.call, s.pulse.left()))
 	defer cancel()
 	v, err := call(ctx)
 	s.pulse.heard(err)
@@ -286,7 +282,7 @@ func (s *sweeper) skip(ctx context.Context, ns string, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if s.pulse.judge(err) == errSilent {
+	if errors.Is(s.pulse.judge(err), errSilent) {
 		return errSilent
 	}
 	s.failed[ns] = true

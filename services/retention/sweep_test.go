@@ -65,7 +65,7 @@ func TestLoweredCeilingConverges(t *testing.T) {
 	f.limit("wicket", archived(100))
 	f.limit("tansy", archived(10))
 	sw := f.sweeper(Config{}, f.Store)
-	sw.bounds = bounds{rows: 20, batches: 5, page: 500}
+	sw.bounds.rows, sw.bounds.batches = 20, 5
 	for i, want := range []int64{400, 300, 200, 100, 100, 100} {
 		r, err := sw.sweep(t.Context())
 		f.must(err)
