@@ -1,0 +1,238 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"golang.org/x/term"
+
+	"flexiq/pkg/client"
+	"flexiq/pkg/fault"
+)
+
+// Exit codes.
+const (
+	exitOK    = 0
+	exitError = 1
+	exitUsage = 2
+)
+
+// globals are the flags of every command.
+type globals struct {
+	Output  string `help:"How to print results: table or json." enum:"table,json" default:"table"`
+	As      string `help:"Act for this namespace, with a platform token." placeholder:"NAMESPACE"`
+	Context string `help:"Use this context instead of the current one." placeholder:"NAME"`
+	Server  string `help:"Server address: nats://… or http://…." placeholder:"URL"`
+}
+
+// commands is the whole command line.
+type commands struct {
+	globals
+
+	Enqueue    enqueueCmd    `cmd:"" help:"Enqueue jobs."`
+	Work       workCmd       `cmd:"" help:"Run jobs with a command."`
+	Jobs       jobsCmd       `cmd:"" help:"Read, cancel and await jobs."`
+	Dead       deadCmd       `cmd:"" help:"Read dead letters."`
+	Quota      quotaCmd      `cmd:"" help:"Read and change the quota of the namespace."`
+	Usage      usageCmd      `cmd:"" help:"Show what the namespace holds beside its limits."`
+	Tokens     tokensCmd     `cmd:"" help:"Create, list and revoke tokens."`
+	Audit      auditCmd      `cmd:"" help:"Read the audit trail."`
+	Namespaces namespacesCmd `cmd:"" help:"Read the namespaces of the installation."`
+	Contexts   contextCmd    `cmd:"" name:"context" help:"Keep servers and tokens under names."`
+}
+
+// session is one run of the program: what commands work with.
+type session struct {
+	globals
+	ctx context.Context
+	env func(string) string
+	in  io.Reader
+	out io.Writer
+	err io.Writer
+}
+
+// usageError is a wrong use of the command line.
+type usageError struct{ text string }
+
+func (e usageError) Error() string { return e.text }
+
+func usagef(format string, args ...any) error { return usageError{fmt.Sprintf(format, args...)} }
+
+// errTold ends with exit code 1 when everything has been said already.
+var errTold = errors.New("told already")
+
+// exited carries the exit code out of kong, which knows only os.Exit.
+type exited int
+
+// run runs one command line and returns the exit code.
+func run(ctx context.Context, args []string, env func(string) string, stdin io.Reader, stdout, stderr io.Writer) (code int) {
+	defer func() {
+		switch p := recover().(type) {
+		case nil:
+		case exited:
+			code = int(p)
+		default:
+			panic(p)
+		}
+	}()
+	var c commands
+	parser, err := kong.New(&c,
+		kong.Name("fq"),
+		kong.Description("Producers, workers and operators of FlexiQ, a job queue with quotas."),
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(code int) { panic(exited(code)) }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
+	)
+	if err != nil {
+		fmt.Fprintf(stderr, "fq: %v\n", err)
+		return exitError
+	}
+	chosen, err := parser.Parse(args)
+	s := &session{globals: c.globals, ctx: ctx, env: env, in: stdin, out: stdout, err: stderr}
+	if err != nil {
+		if s.Output == "" {
+			s.Output = wantedOutput(args)
+		}
+		return s.report(usageError{err.Error()})
+	}
+	return s.report(chosen.Run(s))
+}
+
+// wantedOutput finds --output in a command line that could not be parsed.
+func wantedOutput(args []string) string {
+	for i, a := range args {
+		if a == "--output=json" || a == "--output" && i+1 < len(args) && args[i+1] == "json" {
+			return "json"
+		}
+	}
+	return "table"
+}
+
+func (s *session) json() bool { return s.Output == "json" }
+
+// report tells an error and chooses the exit code.
+func (s *session) report(err error) int {
+	var usage usageError
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errTold):
+		return exitError
+	case errors.As(err, &usage):
+		s.misused(usage.text)
+		return exitUsage
+	}
+	var f *fault.Error
+	if !errors.As(err, &f) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
+		// Not of the server: a file, a pipe, the command line's own.
+		f = fault.New(fault.Internal, "%v", err)
+		s.complain(f)
+		return exitError
+	}
+	s.complain(fault.Of(err))
+	return exitError
+}
+
+// complain prints a fault on standard error: for people, or as the same JSON
+// that NATS callers get.
+func (s *session) complain(f *fault.Error) {
+	if s.json() {
+		writeFault(s.err, f)
+		return
+	}
+	fmt.Fprintf(s.err, "fq: %s %s: %s\n", f.Reason.Code(), f.Reason, clean(f.Message))
+	printDetails(s.err, f.Details)
+}
+
+// misused tells of a wrong command line.
+func (s *session) misused(text string) {
+	if s.json() {
+		writeFault(s.err, fault.New(fault.InvalidRequest, "%s", text))
+		return
+	}
+	s.remark("%s", text)
+}
+
+// remark tells something on standard error that is no error.
+func (s *session) remark(format string, args ...any) {
+	fmt.Fprintf(s.err, "fq: %s\n", clean(fmt.Sprintf(format, args...)))
+}
+
+// actingLife is how long a client of --as is used: its token lives for 5
+// minutes by the server's clock.
+const actingLife = 4 * time.Minute
+
+// need says which token a command wants, when the context has several.
+type need int
+
+const (
+	ofNamespace need = iota
+	ofPlatform
+)
+
+// target resolves the server and the token.
+func (s *session) target(n need) (client.Options, error) {
+	c, err := client.UserContexts(s.env).Resolve(s.env, s.Context)
+	if err != nil {
+		return client.Options{}, err
+	}
+	o := client.Options{Server: c.Server, Token: c.Token, Name: "fq"}
+	if s.Server != "" {
+		o.Server = s.Server
+	}
+	if (n == ofPlatform || s.As != "") && c.PlatformToken != "" {
+		o.Token = c.PlatformToken
+	}
+	return o, nil
+}
+
+// dial connects as the globals say, for the namespace of --as if there is one.
+func (s *session) dial(n need) (*client.Client, func(), error) {
+	o, err := s.target(n)
+	if err != nil {
+		return nil, nil, err
+	}
+	if s.As != "" {
+		if o.Token, err = s.exchange(o); err != nil {
+			return nil, nil, err
+		}
+	}
+	c, err := client.Dial(s.ctx, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	return c, func() { s.hangUp(c) }, nil
+}
+
+// exchange trades the platform token for one of the namespace.
+func (s *session) exchange(o client.Options) (string, error) {
+	c, err := client.Dial(s.ctx, o)
+	if err != nil {
+		return "", err
+	}
+	defer s.hangUp(c)
+	res, err := c.Admin().ExchangeToken(s.ctx, s.As)
+	return res.GetToken(), err
+}
+
+func (s *session) hangUp(c *client.Client) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(s.ctx), 3*time.Second)
+	defer cancel()
+	if err := c.Close(ctx); err != nil {
+		s.remark("the connection was closed before everything was answered")
+	}
+}
+
+// environ is the environment that commands of jobs inherit.
+func (s *session) environ() []string { return os.Environ() }
+
+// terminal reports whether a stream is a person's screen or keyboard.
+func terminal(stream any) bool {
+	f, ok := stream.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"fmt"
+
+	flexiqv1 "flexiq/pkg/api/flexiq/v1"
+)
+
+type usageCmd struct {
+	All bool `help:"All namespaces, the fullest first (platform token)."`
+}
+
+func (cmd *usageCmd) Run(s *session) error {
+	if cmd.All {
+		return (&namespacesListCmd{Order: "usage"}).Run(s)
+	}
+	c, hangUp, err := s.dial(ofNamespace)
+	if err != nil {
+		return err
+	}
+	defer hangUp()
+	res, err := c.Admin().GetUsage(s.ctx)
+	if err != nil {
+		return err
+	}
+	if s.json() {
+		return writeJSON(s.out, res)
+	}
+	t := new(table)
+	t.row("pending", res.GetPending())
+	t.row("running", res.GetRunning())
+	t.row("archived", res.GetArchived())
+	t.row("dead", deadText(res))
+	last := res.GetLastMinute()
+	t.row("last minute", fmt.Sprintf("%d admitted, %d rejected, %d shed", last.GetAdmitted(), last.GetRejected(), last.GetShed()))
+	t.row("revision", res.GetRevision())
+	if res.GetUnreadable() {
+		t.row("quota", "UNREADABLE: enqueues fail and nothing starts until it is set or cleared")
+	}
+	if err := t.write(s.out); err != nil || len(res.GetLimits()) == 0 {
+		return err
+	}
+	fmt.Fprintln(s.out)
+	t.row("LIMIT", "VALUE", "NOW", "OVER BY")
+	for _, l := range res.GetLimits() {
+		t.row(l.GetField(), l.GetLimit(), l.GetCurrent(), l.GetOver())
+	}
+	return t.write(s.out)
+}
+
+func deadText(u *flexiqv1.GetUsageResponse) string {
+	if u.GetShed() == 0 {
+		return fmt.Sprint(u.GetDead())
+	}
+	return fmt.Sprintf("%d, of which %d shed", u.GetDead(), u.GetShed())
+}
+
+type namespacesCmd struct {
+	List namespacesListCmd `cmd:"" help:"List all namespaces with their usage (platform token)."`
+}
+
+type namespacesListCmd struct {
+	Order string `help:"By name, or by usage: the fullest first." enum:"name,usage" default:"name"`
+	paging
+}
+
+func (cmd *namespacesListCmd) Run(s *session) error {
+	c, hangUp, err := s.dial(ofPlatform)
+	if err != nil {
+		return err
+	}
+	defer hangUp()
+	l := listing[*flexiqv1.ListNamespacesResponse, *flexiqv1.NamespaceUsage]{
+		name:   "namespaces",
+		items:  (*flexiqv1.ListNamespacesResponse).GetNamespaces,
+		header: []any{"NAMESPACE", "PENDING", "RUNNING", "ARCHIVED", "DEAD", "SHED", "QUOTA"},
+		row: func(n *flexiqv1.NamespaceUsage) []any {
+			u, q := n.GetUsage(), "-"
+			switch {
+			case u.GetUnreadable():
+				q = "UNREADABLE"
+			case len(u.GetLimits()) > 0:
+				q = fmt.Sprintf("%d limits", len(u.GetLimits()))
+			}
+			return []any{n.GetNamespace(), u.GetPending(), u.GetRunning(), u.GetArchived(), u.GetDead(), u.GetShed(), q}
+		},
+	}
+	return l.print(s, cmd.paging, func(size int32, token string) (*flexiqv1.ListNamespacesResponse, error) {
+		return c.Admin().ListNamespaces(s.ctx, &flexiqv1.ListNamespacesRequest{Order: cmd.Order, PageSize: size, PageToken: token})
+	})
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"flexiq/pkg/client"
+)
+
+type workCmd struct {
+	Exec    string        `help:"Command for each job: sh -c CMD, with the job's input on standard input." required:"" placeholder:"CMD"`
+	Queue   []string      `help:"Queue to take from; may be repeated (default: all)."`
+	Slots   int           `help:"Jobs to run at once." default:"10"`
+	Name    string        `help:"Name that operators see."`
+	Lease   time.Duration `help:"How long the server waits for a sign of life (default: the installation's, 30s)." placeholder:"30s"`
+	Grace   time.Duration `help:"How long running jobs may go on once the worker is told to stop." default:"30s"`
+	Drain   bool          `help:"End when no job has been ready or running for a second."`
+	MaxJobs int64         `help:"End after so many jobs." placeholder:"N"`
+}
+
+func (cmd *workCmd) Run(s *session) error {
+	if cmd.Slots < 1 || cmd.MaxJobs < 0 || cmd.Grace < 0 {
+		return usagef("work: --slots must be at least 1, --max-jobs and --grace not negative")
+	}
+	c, hangUp, err := s.dial(ofNamespace)
+	if err != nil {
+		return err
+	}
+	defer hangUp()
+	log := zerolog.New(zerolog.ConsoleWriter{Out: s.err, NoColor: !terminal(s.err), TimeFormat: time.TimeOnly}).
+		Level(zerolog.WarnLevel).With().Timestamp().Logger()
+	w, err := client.NewWorker(client.WorkerOptions{
+		Queues: cmd.Queue, Slots: cmd.Slots, Name: cmd.Name, LeaseFor: cmd.Lease, Grace: graceOf(cmd.Grace),
+		Drain: cmd.Drain, MaxJobs: cmd.MaxJobs, Log: log,
+	}, c)
+	if err != nil {
+		return err
+	}
+	w.HandleAll(command{line: cmd.Exec, env: s.environ}.run)
+	ctx := s.ctx
+	if s.As != "" {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, actingLife-cmd.Grace)
+		defer cancel()
+	}
+	err = w.Run(ctx)
+	if err == nil && s.ctx.Err() == nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = errors.New("the token of --as lives for 5 minutes; for longer work make one: fq tokens create --scope work --namespace NAMESPACE")
+	}
+	if perr := s.printStats(w.Stats()); err == nil {
+		err = perr
+	}
+	return err
+}
+
+// graceOf: the client's zero value means its default.
+func graceOf(d time.Duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return d
+}
+
+func (s *session) printStats(n client.WorkerStats) error {
+	if s.json() {
+		_, err := fmt.Fprintf(s.out, `{"completed":%d,"failed":%d,"dead":%d,"released":%d,"lost":%d}`+"\n",
+			n.Completed, n.Failed, n.Dead, n.Released, n.Lost)
+		return err
+	}
+	t := new(table)
+	t.row("completed", n.Completed)
+	t.row("failed", n.Failed)
+	t.row("dead", n.Dead)
+	t.row("released", n.Released)
+	if n.Lost > 0 {
+		t.row("lost", n.Lost)
+	}
+	return t.write(s.out)
+}
