@@ -88,11 +88,16 @@ func (d *dispatch) grant(w *store.Want, out *store.Grant) error {
 	return err
 }
 
+const (
+	lanesOfSpace = `SELECT queue, lane, rank FROM lanes WHERE ns = ? AND pending > 0`
+	lanesOfQueue = `SELECT queue, lane, rank FROM lanes WHERE ns = ? AND queue = ? AND pending > 0`
+)
+
 // lanesOf lists the lanes of some queues, or of all, that have pending jobs, in
 // the order of their ranks.
 func (d *dispatch) lanesOf(f *floor, queues []string) ([]*lane, error) {
 	if len(queues) == 0 && !f.all {
-		if err := d.readLanes(f, "SELECT queue, lane, rank FROM lanes WHERE ns = ? AND pending > 0", f.id); err != nil {
+		if err := d.readLanes(f, lanesOfSpace, f.id); err != nil {
 			return nil, err
 		}
 		f.all = true
@@ -109,7 +114,7 @@ func (d *dispatch) lanesOf(f *floor, queues []string) ([]*lane, error) {
 		}
 		if _, read := f.lanes[q]; !read && !f.all {
 			f.lanes[q] = nil
-			if err := d.readLanes(f, "SELECT queue, lane, rank FROM lanes WHERE ns = ? AND queue = ? AND pending > 0", f.id, q); err != nil {
+			if err := d.readLanes(f, lanesOfQueue, f.id, q); err != nil {
 				return nil, err
 			}
 		}

@@ -178,6 +178,8 @@ func (t *tx) put(on *target, c *store.QuotaChange) (*target, error) {
 	return t.target(c)
 }
 
+const selectChanges = `SELECT kind, key, seq FROM changes WHERE seq > ? ORDER BY seq LIMIT ?`
+
 // Changes implements [store.Quotas].
 func (s *Store) Changes(ctx context.Context, since int64, limit int) (store.Changes, error) {
 	var out store.Changes
@@ -192,7 +194,7 @@ func (s *Store) Changes(ctx context.Context, since int64, limit int) (store.Chan
 			since = 0 // the file was replaced by an older one: anything may have changed
 		}
 		out.Latest = latest
-		return t.each("SELECT kind, key, seq FROM changes WHERE seq > ? ORDER BY seq LIMIT ?", func(r *row) bool {
+		return t.each(selectChanges, func(r *row) bool {
 			out.Items = append(out.Items, store.Change{Kind: store.Kind(r.text()), Key: r.text()})
 			if len(out.Items) == limit {
 				out.Latest = r.int()

@@ -131,6 +131,9 @@ func (t *tx) trim(h *history, ns int64, before time.Time, limit int64, out *stor
 	return nil
 }
 
+const deleteRecords = `DELETE FROM audit WHERE id IN
+	(SELECT id FROM audit INDEXED BY audit_age WHERE at < ? ORDER BY at, id LIMIT ?)`
+
 // TrimAudit implements [store.Retention].
 func (s *Store) TrimAudit(ctx context.Context, term int64, before time.Time, limit int) (store.Trimmed, error) {
 	var out store.Trimmed
@@ -141,9 +144,7 @@ func (s *Store) TrimAudit(ctx context.Context, term int64, before time.Time, lim
 			out.Superseded = latest != term
 			return err
 		}
-		err = t.exec(`DELETE FROM audit WHERE id IN
-			(SELECT id FROM audit INDEXED BY audit_age WHERE at < ? ORDER BY at, id LIMIT ?)`, before, max(limit, 1))
-		if err != nil {
+		if err := t.exec(deleteRecords, before, max(limit, 1)); err != nil {
 			return err
 		}
 		out.Audit = int64(t.conn.Changes())

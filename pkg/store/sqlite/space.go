@@ -18,7 +18,7 @@ type space struct {
 }
 
 const selectSpace = `SELECT n.id, n.quota_revision, n.has_document, n.rate_count, n.rate_unit, n.level, n.level_at, u.pending, u.running
-	FROM namespaces n JOIN usage u ON u.ns = n.id WHERE n.name = ?`
+	FROM namespaces n INDEXED BY namespaces_name JOIN usage u ON u.ns = n.id WHERE n.name = ?`
 
 // space reads a namespace.
 func (t *tx) space(name string) (*space, error) {

@@ -19,7 +19,7 @@ INSERT INTO installation (only) VALUES (1);
 
 CREATE TABLE namespaces (
   id             INTEGER PRIMARY KEY,
-  name           TEXT    NOT NULL UNIQUE,    -- compared byte for byte
+  name           TEXT    NOT NULL,           -- compared byte for byte
   quota_revision INTEGER NOT NULL DEFAULT 0, -- only rises, also across clear
   has_document   INTEGER NOT NULL DEFAULT 0,
   rate_count     INTEGER NOT NULL DEFAULT 0, -- the bucket, see quota.Bucket; 0: never used
@@ -27,6 +27,8 @@ CREATE TABLE namespaces (
   level          INTEGER NOT NULL DEFAULT 0,
   level_at       INTEGER NOT NULL DEFAULT 0
 ) STRICT;
+
+CREATE UNIQUE INDEX namespaces_name ON namespaces (name);
 
 CREATE TABLE usage (
   ns      INTEGER PRIMARY KEY,
