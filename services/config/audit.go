@@ -82,6 +82,10 @@ func (s *Service) refused(ctx context.Context, method string, req proto.Message,
 	}
 	r := refusedRecord(ctx, m.Verb, req)
 	r.Outcome = string(reason)
+	var c conflict
+	if errors.As(err, &c) {
+		r.Old, r.Revision = string(c.raw), c.revision
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), auditTimeout)
 	defer cancel()
 	if err := s.store.Audit(ctx, r); err != nil {

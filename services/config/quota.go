@@ -66,15 +66,29 @@ func (t subject) matches(d store.Document, want *int64) bool {
 	return *want == t.revision(d)
 }
 
-// mismatch is the conflict that returns the current document.
-func (t subject) mismatch(d store.Document) *fault.Error {
-	revision := strconv.FormatInt(t.revision(d), 10)
+// conflict is a REVISION_MISMATCH and the document that stands in the way.
+type conflict struct {
+	fault    *fault.Error
+	raw      []byte // nil: there is none
+	revision int64
+}
+
+func (c conflict) Error() string { return c.fault.Error() }
+func (c conflict) Unwrap() error { return c.fault }
+
+// mismatch is the answer to an if_revision that does not fit: the conflict
+// returns the current document.
+func (t subject) mismatch(d store.Document) conflict {
+	c := conflict{revision: t.revision(d)}
 	current := "{}"
 	if d.Raw != nil && !d.Inherited {
+		c.raw = d.Raw
 		current = strings.ToValidUTF8(string(d.Raw), "\uFFFD")
 	}
-	return fault.New(fault.RevisionMismatch, "if_revision: the quota has changed and is now at revision %s", revision).
+	revision := strconv.FormatInt(c.revision, 10)
+	c.fault = fault.New(fault.RevisionMismatch, "if_revision: the quota has changed and is now at revision %s", revision).
 		With(fault.KeyField, "if_revision").With("current", current).With("current_revision", revision)
+	return c
 }
 
 // answer is what all quota methods answer.

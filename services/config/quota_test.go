@@ -163,6 +163,9 @@ func TestIfRevision(t *testing.T) {
 	for _, rec := range f.trail("fern") {
 		if rec.Outcome == "REVISION_MISMATCH" {
 			refusals++
+			if rec.Revision != 1 || rec.Old != `{"max_pending":1,"on_excess":"reject"}` {
+				t.Errorf("on record: %+v", rec)
+			}
 		}
 	}
 	if refusals != 4 {
