@@ -305,10 +305,10 @@ type Quotas interface {
 
 	// PutQuota replaces or clears one document, raises its revision, adjusts the
 	// bucket to a new rate and writes the audit record, in one step. It
-	// returns the document as it now is. With IfRevision it first compares the
-	// document's revision (0: no document may exist): a mismatch changes
-	// nothing, writes the record as refused, and returns the present document
-	// with REVISION_MISMATCH.
+	// returns the document as it now is. With IfRevision it first compares: 0
+	// wants no document to exist, anything else the last revision, also that of
+	// a cleared document. A mismatch changes nothing, writes the record as
+	// refused, and returns the present document with REVISION_MISMATCH.
 	PutQuota(ctx context.Context, c QuotaChange) (Document, error)
 
 	// Changes tells what was written to quotas and tokens after the change
