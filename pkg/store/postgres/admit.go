@@ -2,6 +2,8 @@ package postgres
 
 import (
 	"context"
+	"errors"
+	"slices"
 
 	"flexiq/pkg/job"
 	"flexiq/pkg/store"
@@ -22,7 +24,17 @@ func (s *Store) Admit(ctx context.Context, calls []store.Call) ([]store.Outcome,
 		return (&admission{tx: t, calls: calls, units: units, names: g.namesOf(units), out: out}).run(ctx, l)
 	}
 	g.failed = func(unit int, err error) { out[unit] = store.Outcome{Err: err} }
-	if err := g.run(ctx); err != nil {
+	err := g.run(ctx)
+	if errors.Is(err, errFlushLost) {
+		first := slices.Clone(out)
+		err = g.run(ctx) // finds what lasts, and writes the rest anew
+		for i := range first {
+			if out[i].Repeat && first[i].Err == nil {
+				out[i] = first[i]
+			}
+		}
+	}
+	if err != nil {
 		return nil, s.fail(ctx, "admit", err)
 	}
 	return out, nil
@@ -143,9 +155,9 @@ var (
 	selectKnown = statement(`select k.* from unnest($1::text[], $2::uuid[]) u(ns, id) cross join lateral (
 		select ` + liveColumns + ` from flexiq.jobs where ns = u.ns and id = u.id
 		union all select ` + archiveColumns + ` from flexiq.archive where ns = u.ns and id = u.id
-		union all select ` + deadColumns + ` from flexiq.dead_letters where ns = u.ns and id = u.id) k`)
+		union all select ` + deadColumns + ` from flexiq.dead_letters where ns = u.ns and id = u.id limit 1) k`)
 	selectUnique = statement(`select k.* from unnest($1::text[], $2::text[]) u(ns, key) cross join lateral (
-		select ` + liveColumns + ` from flexiq.jobs where ns = u.ns and unique_key = u.key and unique_key <> '') k`)
+		select ` + liveColumns + ` from flexiq.jobs where ns = u.ns and unique_key = u.key and unique_key <> '' limit 1) k`)
 	// A retry may have come back beside a newer job of the same key: the newer
 	// one is the one that still gathers.
 	selectWaiting = statement(`select k.* from unnest($1::text[], $2::text[]) u(ns, key) cross join lateral (

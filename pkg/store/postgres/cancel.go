@@ -64,7 +64,7 @@ type cancellation struct {
 var markCancelled = statement(`update flexiq.jobs set cancelled = true
 	from (
 		select j.ctid as tid from unnest($1::text[], $2::uuid[]) u(ns, id)
-		cross join lateral (select ctid from flexiq.jobs where ns = u.ns and id = u.id) j
+		cross join lateral (select ctid from flexiq.jobs where ns = u.ns and id = u.id limit 1) j
 	) u where jobs.ctid = u.tid`)
 
 func (c *cancellation) try(ctx context.Context, t *tx, l locking) (out store.Cancelled, err error) {

@@ -10,7 +10,7 @@ import (
 // number above the counter comes from before the database was replaced by an
 // older one: then anything may have changed.
 var selectChanges = statement(`select c.change, coalesce(x.kind, ''), coalesce(x.key, ''), coalesce(x.number, 0)
-	from flexiq.change_counter c
+	from (select change from flexiq.change_counter where single) c
 	left join lateral (
 		select kind, key, number from flexiq.changes
 		where number > case when $1 > c.change then 0 else $1 end order by number limit $2

@@ -82,7 +82,7 @@ var claimJobs = statement(`with picked as materialized (
 			select w.*, least(w.most, greatest(w.max_running - coalesce(c.running, 0), 0)) as room
 			from unnest($1::int[], $2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[], $7::bigint[], $8::int[], $9::int[])
 				w(at, ns, worker, most, bytes, max_running, lease_for, first, last)
-			left join lateral (select running from flexiq.usage where ns = w.ns) c on true
+			left join lateral (select running from flexiq.usage where ns = w.ns limit 1) c on true
 		) w
 		cross join lateral (
 			select j.tid, row_number() over (order by l.rank, j.run_at, j.id) as n, sum(j.size) over (order by l.rank, j.run_at, j.id) as total
@@ -105,7 +105,7 @@ var claimJobs = statement(`with picked as materialized (
 		returning p.at, p.n, lease, lease_expires, ` + takenColumns + payloadColumns + `
 	)
 	select t.*, b.body from taken t
-	left join lateral (select body from flexiq.payloads where ns = t.ns and id = t.id and t.aside > 0) b on true
+	left join lateral (select body from flexiq.payloads where ns = t.ns and id = t.id and t.aside > 0 limit 1) b on true
 	order by t.at, t.n`)
 
 // takenColumns are liveColumns where worker alone would be ambiguous.
@@ -114,7 +114,7 @@ const takenColumns = commonColumns + `, state, 0::bigint as finished_at, jobs.wo
 // left tells what a round left: whether something is due, and when the next job will be.
 var left = statement(`select w.at, coalesce(c.running, 0), coalesce(l.due, false), coalesce(l.next_at, 0)
 	from unnest($1::int[], $2::text[], $3::int[], $4::int[]) w(at, ns, first, last)
-	left join lateral (select running from flexiq.usage where ns = w.ns) c on true
+	left join lateral (select running from flexiq.usage where ns = w.ns limit 1) c on true
 	left join lateral (` + dueAndNext("$5::text[]", "$6") + `) l on true`)
 
 // dueAndNext looks at the lanes of w.

@@ -46,6 +46,7 @@ func (g *group) run(ctx context.Context) error {
 	slices.SortStableFunc(units, func(a, b int) int { return strings.Compare(g.names[a], g.names[b]) })
 	several := g.names[units[0]] != g.names[units[len(units)-1]]
 
+	g.marks = nil
 	missed, err := g.once(ctx, units, locking{skip: several})
 	if unavailable(err) && !held(err) {
 		return err // and nothing was done

@@ -57,12 +57,12 @@ var (
 		on conflict (ns, id) do update set body = excluded.body`)
 	deletePayloads = statement(`delete from flexiq.payloads using (
 		select p.ctid as tid from unnest($1::text[], $2::uuid[]) u(ns, id)
-		cross join lateral (select ctid from flexiq.payloads where ns = u.ns and id = u.id) p) u where payloads.ctid = u.tid`)
+		cross join lateral (select ctid from flexiq.payloads where ns = u.ns and id = u.id limit 1) p) u where payloads.ctid = u.tid`)
 	updateWaiting = statement(`update flexiq.jobs set run_at = u.run_at, form = u.form, aside = u.aside, payload = u.payload
 		from (
 			select j.ctid as tid, u.* from unnest($1::text[], $2::uuid[], $3::bigint[], $4::smallint[], $5::int[], $6::bytea[])
 				u(ns, id, run_at, form, aside, payload)
-			cross join lateral (select ctid from flexiq.jobs where ns = u.ns and id = u.id) j
+			cross join lateral (select ctid from flexiq.jobs where ns = u.ns and id = u.id limit 1) j
 		) u where jobs.ctid = u.tid`)
 )
 

@@ -15,7 +15,7 @@ var selectJob = statement(`select k.*, p.body from (
 		select ` + liveColumns + payloadColumns + `, null::bytea as result from flexiq.jobs where ns = $1 and id = $2
 		union all select ` + archiveColumns + payloadColumns + `, result from flexiq.archive where ns = $1 and id = $2
 		union all select ` + deadColumns + payloadColumns + `, null from flexiq.dead_letters where ns = $1 and id = $2
-	) k left join lateral (select body from flexiq.payloads where ns = k.ns and id = k.id and k.aside > 0) p on true`)
+	) k left join lateral (select body from flexiq.payloads where ns = k.ns and id = k.id and k.aside > 0 limit 1) p on true`)
 
 // Job implements [store.Jobs].
 func (s *Store) Job(ctx context.Context, ns, id string) (*job.Job, error) {
@@ -134,7 +134,7 @@ func (s *Store) ListJobs(ctx context.Context, ns string, f store.Filter, after s
 }
 
 var selectUsage = statement(`select ` + spaceColumns + `, coalesce(h.archived, 0), coalesce(h.dead, 0), coalesce(h.shed, 0)` + fromSpaces + `
-	left join lateral (select archived, dead, shed from flexiq.history where ns = u.name) h on true order by u.at`)
+	left join lateral (select archived, dead, shed from flexiq.history where ns = u.name limit 1) h on true order by u.at`)
 
 // Usage implements [store.Jobs].
 func (s *Store) Usage(ctx context.Context, namespaces []string) ([]store.Usage, error) {
@@ -171,7 +171,7 @@ func (s *Store) usage(b *batch, names []string, into *[]store.Usage) {
 // A namespace has a row from its first call on, even when that was refused; it
 // is listed once it had a job or a quota.
 var selectNamespaces = statement(`select name from flexiq.namespaces n where name > $1 and (quota_revision > 0
-		or exists (select 1 from flexiq.usage where ns = n.name) or exists (select 1 from flexiq.history where ns = n.name))
+		or (select true from flexiq.usage where ns = n.name limit 1) or (select true from flexiq.history where ns = n.name limit 1))
 	order by name limit $2`)
 
 // Namespaces implements [store.Jobs].

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"flexiq/pkg/job"
@@ -22,7 +23,11 @@ func (s *Store) Heartbeat(ctx context.Context, beats []store.Beat) ([]store.Puls
 		return beating(ctx, t, g, units, l, beats, out)
 	}
 	g.failed = func(unit int, err error) { out[unit] = store.Pulse{Err: err} }
-	if err := g.run(ctx); err != nil {
+	err := g.run(ctx)
+	if errors.Is(err, errFlushLost) {
+		err = g.run(ctx)
+	}
+	if err != nil {
 		return nil, s.fail(ctx, "heartbeat", err)
 	}
 	return out, nil
@@ -31,7 +36,7 @@ func (s *Store) Heartbeat(ctx context.Context, beats []store.Beat) ([]store.Puls
 var extendLeases = statement(`update flexiq.jobs set lease_expires = u.expires
 	from (
 		select j.ctid as tid, u.expires from unnest($1::text[], $2::uuid[], $3::bigint[]) u(ns, id, expires)
-		cross join lateral (select ctid from flexiq.jobs where ns = u.ns and id = u.id) j
+		cross join lateral (select ctid from flexiq.jobs where ns = u.ns and id = u.id limit 1) j
 	) u where jobs.ctid = u.tid`)
 
 // beating does heartbeats in one transaction.

@@ -41,6 +41,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"sync"
 	"time"
 
@@ -58,6 +59,10 @@ const (
 	migrateTimeout  = 10 * time.Minute
 	oldestServer    = 140000 // server_version_num
 )
+
+// schemaName is what a schema may be called: a name that means the same in an
+// identifier and inside a text.
+var schemaName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 
 // Options of [Open]. The zero value is usable.
 type Options struct {
@@ -98,6 +103,14 @@ var _ store.Store = (*Store)(nil)
 // reached, is too old or not in UTF-8, or when a newer program made the schema
 // unfit for this one.
 func Open(ctx context.Context, url string, o Options) (*Store, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, errors.New("postgres: the URL cannot be read") // the error shows the password
+	}
+	return open(ctx, config, o)
+}
+
+func open(ctx context.Context, config *pgxpool.Config, o Options) (*Store, error) {
 	if o.Schema == "" {
 		o.Schema = defaultSchema
 	}
@@ -107,9 +120,8 @@ func Open(ctx context.Context, url string, o Options) (*Store, error) {
 	if o.MaxConns <= 0 {
 		o.MaxConns = defaultMaxConns
 	}
-	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return nil, errors.New("postgres: the URL cannot be read") // the error shows the password
+	if !schemaName.MatchString(o.Schema) {
+		return nil, fmt.Errorf("postgres: the schema %q is not a plain name of letters, digits and underscores", o.Schema)
 	}
 	s := &Store{sql: qualify(o.Schema), now: o.Now, log: o.Log, timeout: o.Timeout}
 	config.MaxConns = int32(o.MaxConns)
@@ -124,6 +136,7 @@ func Open(ctx context.Context, url string, o Options) (*Store, error) {
 	if err := s.prepare(ctx, config.ConnConfig, o); err != nil {
 		return nil, err
 	}
+	var err error
 	if s.pool, err = pgxpool.NewWithConfig(context.WithoutCancel(ctx), config); err != nil {
 		return nil, fmt.Errorf("postgres: %w", err)
 	}
@@ -182,7 +195,7 @@ func (s *Store) Close() error {
 	return nil
 }
 
-var ping = statement(`update flexiq.pings set at = greatest(at + 1, ` + nowOr1 + `)`)
+var ping = statement(`update flexiq.pings set at = greatest(at + 1, ` + nowOr1 + `) where single`)
 
 // Ping implements [store.Upkeep].
 func (s *Store) Ping(ctx context.Context) error {

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"go.uber.org/goleak"
 
 	"flexiq/pkg/namespace"
@@ -45,19 +44,10 @@ var backend = storetest.Backend{
 	},
 }
 
-// shell runs a statement as somebody with psql would.
+// shell runs a statement on the binary's server.
 func shell(t testing.TB, sql string, args ...any) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, testkit.Postgres(t))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(ctx)
-	if _, err := conn.Exec(ctx, sql, args...); err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
+	execute(t, testkit.Postgres(t), sql, args...)
 }
 
 func TestStore(t *testing.T) {

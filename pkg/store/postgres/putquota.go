@@ -59,7 +59,7 @@ func (t *target) is(revision int64) bool {
 }
 
 var (
-	lockDefault   = statement(`select 1 from flexiq.installation for update`)
+	lockDefault   = statement(`select 1 from flexiq.installation where single for update`)
 	writeDocument = statement(`insert into flexiq.settings (key, value, revision, updated_at, updated_by) values ($1, $2, $3, $4, $5)
 		on conflict (scope, key) do update set value = excluded.value, revision = excluded.revision,
 			updated_at = excluded.updated_at, updated_by = excluded.updated_by`)

@@ -32,8 +32,8 @@ func (d *document) take() store.Document {
 var selectDocuments = statement(`select ` + spaceColumns + `,
 		d.value, coalesce(d.updated_at, 0), coalesce(d.updated_by, ''), s.value, coalesce(s.updated_at, 0), coalesce(s.updated_by, '')
 	from unnest($1::text[], $2::text[]) with ordinality u(name, key, at)` + joinSpaces + `
-	left join lateral (select value, updated_at, updated_by from flexiq.settings where scope = '' and key = u.key) d on true
-	left join lateral (select value, updated_at, updated_by from flexiq.settings where scope = '' and key = '` + defaultQuotaKey + `') s on true
+	left join lateral (select value, updated_at, updated_by from flexiq.settings where scope = '' and key = u.key limit 1) d on true
+	left join lateral (select value, updated_at, updated_by from flexiq.settings where scope = '' and key = '` + defaultQuotaKey + `' limit 1) s on true
 	order by u.at`)
 
 // documents is a namespace with what quotas are stored for it.
@@ -88,8 +88,8 @@ func (s *Store) Quotas(ctx context.Context, namespaces []string) ([]store.Docume
 }
 
 var selectDefault = statement(`select i.default_revision, s.value, coalesce(s.updated_at, 0), coalesce(s.updated_by, '')
-	from flexiq.installation i
-	left join lateral (select value, updated_at, updated_by from flexiq.settings where scope = '' and key = '` + defaultQuotaKey + `') s on true`)
+	from (select default_revision from flexiq.installation where single) i
+	left join lateral (select value, updated_at, updated_by from flexiq.settings where scope = '' and key = '` + defaultQuotaKey + `' limit 1) s on true`)
 
 // standard queues the reading of the default quota.
 func (b *batch) standard(read func(store.Document)) {

@@ -12,11 +12,11 @@ import (
 )
 
 var (
-	nextTerm  = statement(`update flexiq.term set term = term + 1, holder = $2, issued_at = ` + nowOr1 + ` returning term`)
-	shareTerm = statement(`select term from flexiq.term for share`)
+	nextTerm  = statement(`update flexiq.term set term = term + 1, holder = $2, issued_at = ` + nowOr1 + ` where single returning term`)
+	shareTerm = statement(`select term from flexiq.term where single for share`)
 	trimAudit = statement(`delete from flexiq.audit using (
 		select ctid as tid from flexiq.audit where at < $1 order by at, number limit $2) a where audit.ctid = a.tid`)
-	auditLeft = statement(`select exists (select 1 from flexiq.audit where at < $1 order by at, number limit 1)`)
+	auditLeft = statement(`select coalesce((select true from flexiq.audit where at < $1 order by at, number limit 1), false)`)
 )
 
 // NewTerm implements [store.Retention]. It waits for the batches of the older
@@ -42,14 +42,14 @@ func oldest(table, kind string) stmt {
 		), bodies as (
 			delete from flexiq.payloads using (
 				select p.ctid as tid from gone
-				cross join lateral (select ctid from flexiq.payloads where ns = gone.ns and id = gone.id) p where gone.aside > 0
+				cross join lateral (select ctid from flexiq.payloads where ns = gone.ns and id = gone.id limit 1) p where gone.aside > 0
 			) p where payloads.ctid = p.tid
 		)
 		select kind, count(*) from gone group by kind`)
 }
 
 func anyOlder(table string) stmt {
-	return statement(`select exists (select 1 from flexiq.` + table + ` where ns = $1 and finished_at < $2 order by finished_at, id limit 1)`)
+	return statement(`select coalesce((select true from flexiq.` + table + ` where ns = $1 and finished_at < $2 order by finished_at, id limit 1), false)`)
 }
 
 // history is a table of history as Trim uses it.

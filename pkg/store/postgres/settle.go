@@ -32,11 +32,11 @@ const (
 var selectSettling = statement(`select k.* from unnest($1::text[], $2::uuid[]) u(ns, id) cross join lateral (
 	select ` + liveFields + ` from flexiq.jobs where ns = u.ns and id = u.id
 	union all select ns, id, state, ` + noLife + ` from flexiq.archive where ns = u.ns and id = u.id
-	union all select ns, id, 3::smallint, ` + noLife + ` from flexiq.dead_letters where ns = u.ns and id = u.id) k`)
+	union all select ns, id, 3::smallint, ` + noLife + ` from flexiq.dead_letters where ns = u.ns and id = u.id limit 1) k`)
 
 // selectLive finds live jobs by id.
 var selectLive = statement(`select k.* from unnest($1::text[], $2::uuid[]) u(ns, id) cross join lateral (
-	select ` + liveFields + ` from flexiq.jobs where ns = u.ns and id = u.id) k`)
+	select ` + liveFields + ` from flexiq.jobs where ns = u.ns and id = u.id limit 1) k`)
 
 func scanLive(scan func(...any) error) (*live, error) {
 	var l live
@@ -162,7 +162,7 @@ const (
 	gone = `with gone as (
 		delete from flexiq.jobs using (
 			select j.ctid as m_tid, m.* from unnest(` + moveArrays + `, $8::bytea[]) m(` + moveNames + `, m_result)
-			cross join lateral (select ctid from flexiq.jobs where ns = m.m_ns and id = m.m_id) j
+			cross join lateral (select ctid from flexiq.jobs where ns = m.m_ns and id = m.m_id limit 1) j
 		) m where jobs.ctid = m.m_tid
 		returning ` + unchangedColumns + `, m_state, m_attempt, coalesce(nullif(m_error, ''), error) as error,
 			coalesce(m_lease, settled_lease) as settled_lease, case when m_lease is null then settled_as else m_as end as settled_as, m_result
@@ -178,7 +178,7 @@ var (
 			lease = null, lease_expires = 0, worker = ''
 		from (
 			select j.ctid as m_tid, m.* from unnest(` + moveArrays + `, $8::bigint[]) m(` + moveNames + `, m_run_at)
-			cross join lateral (select ctid from flexiq.jobs where ns = m.m_ns and id = m.m_id) j
+			cross join lateral (select ctid from flexiq.jobs where ns = m.m_ns and id = m.m_id limit 1) j
 		) m where jobs.ctid = m.m_tid`)
 	archiveJobs = statement(gone + `insert into flexiq.archive (` + movedColumns + `, state, result)
 		select ` + movedValues + `, m_state, m_result from gone`)

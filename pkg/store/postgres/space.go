@@ -11,9 +11,9 @@ import (
 // Namespaces are locked in the order of the array, which is that of their bytes.
 var (
 	lockAll = statement(`select n.name from unnest($1::text[]) u(name)
-		cross join lateral (select name from flexiq.namespaces where name = u.name for update) n`)
+		cross join lateral (select name from flexiq.namespaces where name = u.name limit 1 for update) n`)
 	lockFree = statement(`select n.name from unnest($1::text[]) u(name)
-		cross join lateral (select name from flexiq.namespaces where name = u.name for update skip locked) n`)
+		cross join lateral (select name from flexiq.namespaces where name = u.name limit 1 for update skip locked) n`)
 )
 
 // lock queues the statement that locks namespaces, given in byte order, and
@@ -53,10 +53,10 @@ const (
 		coalesce(b.rate_count, 0), coalesce(b.rate_unit, 0), coalesce(b.level, 0), coalesce(b.level_at, 0), ` + clock
 	fromSpaces = ` from unnest($1::text[]) with ordinality u(name, at)` + joinSpaces
 	joinSpaces = `
-		cross join flexiq.installation i
-		left join lateral (select quota_revision, has_document from flexiq.namespaces where name = u.name) n on true
-		left join lateral (select pending, running from flexiq.usage where ns = u.name) c on true
-		left join lateral (select rate_count, rate_unit, level, level_at from flexiq.buckets where ns = u.name) b on true`
+		cross join (select default_revision from flexiq.installation where single) i
+		left join lateral (select quota_revision, has_document from flexiq.namespaces where name = u.name limit 1) n on true
+		left join lateral (select pending, running from flexiq.usage where ns = u.name limit 1) c on true
+		left join lateral (select rate_count, rate_unit, level, level_at from flexiq.buckets where ns = u.name limit 1) b on true`
 )
 
 // spaceRow is a row of spaceColumns as it is scanned.

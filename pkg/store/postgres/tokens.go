@@ -17,9 +17,12 @@ var (
 	lockToken    = statement(`select revoked_at from flexiq.tokens where id = $1 and namespace = $2 for update`)
 	revokeToken  = statement(`update flexiq.tokens set revoked_at = $2 where id = $1`)
 	touchTokens  = statement(`update flexiq.tokens set last_used = u.at
-		from unnest($1::text[], $2::bigint[]) u(id, at) where tokens.id = u.id and tokens.last_used < u.at`)
-	lockBootstrap = statement(`select bootstrapped from flexiq.installation for update`)
-	bootstrapped  = statement(`update flexiq.installation set bootstrapped = true`)
+		from (
+			select k.ctid as tid, u.at from unnest($1::text[], $2::bigint[]) u(id, at)
+			cross join lateral (select ctid from flexiq.tokens where id = u.id limit 1) k
+		) u where tokens.ctid = u.tid and last_used < u.at`)
+	lockBootstrap = statement(`select bootstrapped from flexiq.installation where single for update`)
+	bootstrapped  = statement(`update flexiq.installation set bootstrapped = true where single`)
 )
 
 func (b *batch) insertToken(k *store.Token) {

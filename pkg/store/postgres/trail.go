@@ -13,7 +13,7 @@ import (
 const recordColumns = `at, namespace, token_id, acting_as, door, operation, target_kind, target, outcome, old, new, revision`
 
 var (
-	insertRecord = statement(`with n as (update flexiq.change_counter set record = record + 1 returning record)
+	insertRecord = statement(`with n as (update flexiq.change_counter set record = record + 1 where single returning record)
 		insert into flexiq.audit (number, ` + recordColumns + `)
 		select n.record, $1::bigint, $2::text, $3::text, $4::text, $5::text, $6::text, $7::text, $8::text, $9::text, $10::text, $11::text, $12::bigint from n`)
 	selectRecords = statement(`select number, ` + recordColumns + ` from flexiq.audit

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"flexiq/pkg/store"
@@ -12,22 +13,38 @@ func (s *Store) Turn(ctx context.Context, settlements []store.Settlement, wants 
 	if len(settlements)+len(wants) == 0 {
 		return nil, nil, nil
 	}
+	d := newDispatch(s, settlements, wants)
+	err := d.group.run(ctx)
+	if errors.Is(err, errFlushLost) {
+		// The settlements that lasted are found, the others are done anew. The
+		// claims are given out as they are, like all that were not flushed.
+		again := newDispatch(s, settlements, nil)
+		err = again.group.run(ctx)
+		for i := range again.settled {
+			if !again.settled[i].Repeat || !d.settled[i].Accepted {
+				d.settled[i] = again.settled[i]
+			}
+		}
+	}
+	if err != nil {
+		return nil, nil, s.fail(ctx, "turn", err)
+	}
+	return d.settled, d.grants, nil
+}
+
+func newDispatch(s *Store, settlements []store.Settlement, wants []store.Want) *dispatch {
 	d := &dispatch{
 		s: s, settlements: settlements, wants: wants,
 		settled: make([]store.Settled, len(settlements)), grants: make([]store.Grant, len(wants)),
 	}
-	g := &group{s: s, op: "turn", try: d.try, failed: d.failed}
+	d.group = &group{s: s, op: "turn", try: d.try, failed: d.failed}
 	for i := range settlements {
-		g.names = append(g.names, settlements[i].Namespace)
+		d.group.names = append(d.group.names, settlements[i].Namespace)
 	}
 	for i := range wants {
-		g.names = append(g.names, wants[i].Namespace)
+		d.group.names = append(d.group.names, wants[i].Namespace)
 	}
-	d.group = g
-	if err := g.run(ctx); err != nil {
-		return nil, nil, s.fail(ctx, "turn", err)
-	}
-	return d.settled, d.grants, nil
+	return d
 }
 
 // dispatch is one Turn.

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -154,27 +155,29 @@ var walBehind = statement(`select pg_current_wal_flush_lsn() < pg_current_wal_in
 // queryDurable is query for statements whose answer tells of jobs: what they
 // saw is on the disk before it is told.
 func (s *Store) queryDurable(ctx context.Context, op string, queue func(*batch)) error {
-	var mark uint64
+	mark := uint64(0)
 	if s.flusher != nil {
 		mark = s.flusher.mark()
 	}
-	if mark == 0 {
-		// Another process may flush late, so this transaction does, in the session that saw the rows.
-		return s.fail(ctx, op, s.tryWrite(ctx, func(ctx context.Context, t *tx) error {
-			t.repeatable = true
-			return t.commit(ctx, func(b *batch) {
-				queue(b)
-				b.Queue(flush)
-			})
-		}))
+	if mark != 0 {
+		behind := false
+		err := s.query(ctx, op, func(b *batch) {
+			queue(b)
+			b.each(walBehind, func(scan func(...any) error) error { return scan(&behind) })
+		})
+		if err == nil && behind {
+			err = s.flusher.flush(ctx, mark)
+		}
+		if !errors.Is(err, errFlushLost) {
+			return s.fail(ctx, op, err)
+		}
 	}
-	behind := false
-	err := s.query(ctx, op, func(b *batch) {
-		queue(b)
-		b.each(walBehind, func(scan func(...any) error) error { return scan(&behind) })
+	// Another process may flush late, so the session that sees the rows flushes.
+	return s.write(ctx, op, func(ctx context.Context, t *tx) error {
+		t.repeatable = true
+		return t.commit(ctx, func(b *batch) {
+			queue(b)
+			b.Queue(flush)
+		})
 	})
-	if err == nil && behind {
-		err = s.fail(ctx, op, s.flusher.flush(ctx, mark))
-	}
-	return err
 }

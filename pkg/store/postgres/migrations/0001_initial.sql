@@ -254,7 +254,7 @@ begin
     ) d
     left join lateral (
       select front_at, front_id from flexiq.lanes o
-      where o.ns = d.ns and o.queue = d.queue and o.lane = d.lane and o.rank = d.rank
+      where o.ns = d.ns and o.queue = d.queue and o.lane = d.lane and o.rank = d.rank limit 1
     ) o on true
     cross join lateral (
       select case when o.front_at is null or (d.run_at, d.id) < (o.front_at, o.front_id) then d.run_at else o.front_at end as run_at,
@@ -280,29 +280,37 @@ end $$;
 create function flexiq.jobs_deleted() returns trigger language plpgsql as $$
 begin
   perform flexiq.hold(array(select distinct ns from old_rows order by ns));
-  delete from flexiq.lanes l using (
-    select ns, queue, lane, rank, count(*) as n from old_rows group by ns, queue, lane, rank
-  ) d where l.ns = d.ns and l.queue = d.queue and l.lane = d.lane and l.rank = d.rank and l.pending + l.running = d.n;
-  update flexiq.lanes l set pending = l.pending - d.pending, running = l.running - d.running, front_at = f.run_at, front_id = f.id
+  delete from flexiq.lanes using (
+    select o.ctid as tid from (select ns, queue, lane, rank, count(*) as n from old_rows group by ns, queue, lane, rank) d
+    cross join lateral (
+      select ctid from flexiq.lanes
+      where ns = d.ns and queue = d.queue and lane = d.lane and rank = d.rank and pending + running = d.n limit 1
+    ) o
+  ) d where lanes.ctid = d.tid;
+  update flexiq.lanes set pending = lanes.pending - d.pending, running = lanes.running - d.running, front_at = d.run_at, front_id = d.id
   from (
-    select ns, queue, lane, rank, count(*) filter (where state = 0) as pending, count(*) filter (where state = 1) as running
-    from old_rows group by ns, queue, lane, rank
-  ) d
-  cross join lateral (
-    select front_at, front_id from flexiq.lanes o
-    where o.ns = d.ns and o.queue = d.queue and o.lane = d.lane and o.rank = d.rank
-  ) o
-  left join lateral (
-    select j.run_at, j.id from flexiq.jobs j
-    where j.ns = d.ns and j.queue = d.queue and j.lane = d.lane and j.rank = d.rank and j.state = 0
-      and (j.run_at, j.id) >= (o.front_at, o.front_id)
-    order by j.run_at, j.id limit 1
-  ) f on true
-  where l.ns = d.ns and l.queue = d.queue and l.lane = d.lane and l.rank = d.rank;
-  update flexiq.usage u set pending = u.pending - d.pending, running = u.running - d.running
+    select o.tid, d.pending, d.running, f.run_at, f.id
+    from (
+      select ns, queue, lane, rank, count(*) filter (where state = 0) as pending, count(*) filter (where state = 1) as running
+      from old_rows group by ns, queue, lane, rank
+    ) d
+    cross join lateral (
+      select ctid as tid, front_at, front_id from flexiq.lanes o
+      where o.ns = d.ns and o.queue = d.queue and o.lane = d.lane and o.rank = d.rank limit 1
+    ) o
+    left join lateral (
+      select j.run_at, j.id from flexiq.jobs j
+      where j.ns = d.ns and j.queue = d.queue and j.lane = d.lane and j.rank = d.rank and j.state = 0
+        and (j.run_at, j.id) >= (o.front_at, o.front_id)
+      order by j.run_at, j.id limit 1
+    ) f on true
+  ) d where lanes.ctid = d.tid;
+  update flexiq.usage set pending = usage.pending - d.pending, running = usage.running - d.running
   from (
-    select ns, count(*) filter (where state = 0) as pending, count(*) filter (where state = 1) as running from old_rows group by ns
-  ) d where u.ns = d.ns;
+    select u.tid, d.pending, d.running from (
+      select ns, count(*) filter (where state = 0) as pending, count(*) filter (where state = 1) as running from old_rows group by ns
+    ) d cross join lateral (select ctid as tid from flexiq.usage where ns = d.ns limit 1) u
+  ) d where usage.ctid = d.tid;
   return null;
 end $$;
 
@@ -324,8 +332,11 @@ end $$;
 create function flexiq.archive_deleted() returns trigger language plpgsql as $$
 begin
   perform flexiq.hold(array(select distinct ns from old_rows order by ns));
-  update flexiq.history h set archived = h.archived - d.n
-  from (select ns, count(*) as n from old_rows group by ns) d where h.ns = d.ns;
+  update flexiq.history set archived = archived - d.n
+  from (
+    select h.tid, d.n from (select ns, count(*) as n from old_rows group by ns) d
+    cross join lateral (select ctid as tid from flexiq.history where ns = d.ns limit 1) h
+  ) d where history.ctid = d.tid;
   return null;
 end $$;
 
@@ -340,8 +351,11 @@ end $$;
 create function flexiq.dead_letters_deleted() returns trigger language plpgsql as $$
 begin
   perform flexiq.hold(array(select distinct ns from old_rows order by ns));
-  update flexiq.history h set dead = h.dead - d.n, shed = h.shed - d.shed
-  from (select ns, count(*) as n, count(*) filter (where shed) as shed from old_rows group by ns) d where h.ns = d.ns;
+  update flexiq.history set dead = dead - d.n, shed = history.shed - d.shed
+  from (
+    select h.tid, d.n, d.shed from (select ns, count(*) as n, count(*) filter (where shed) as shed from old_rows group by ns) d
+    cross join lateral (select ctid as tid from flexiq.history where ns = d.ns limit 1) h
+  ) d where history.ctid = d.tid;
   return null;
 end $$;
 
@@ -404,7 +418,7 @@ create function flexiq.note(what text, whose text) returns void language plpgsql
 declare
   n bigint;
 begin
-  update flexiq.change_counter set change = change + 1 returning change into n;
+  update flexiq.change_counter set change = change + 1 where single returning change into n;
   insert into flexiq.changes (kind, key, number) values (what, whose, n)
   on conflict (kind, key) do update set number = excluded.number;
 end $$;
@@ -451,7 +465,7 @@ begin
     end if;
   end if;
   if s = '' and k = 'installation:quota' then
-    update flexiq.installation set default_revision = greatest(default_revision + 1, r);
+    update flexiq.installation set default_revision = greatest(default_revision + 1, r) where single;
     perform flexiq.note('default_quota', '');
     return null;
   end if;
@@ -469,7 +483,7 @@ create trigger written after insert or update or delete on flexiq.settings
 create trigger no_truncate before truncate on flexiq.settings for each statement execute function flexiq.no_truncate();
 
 create table flexiq.tokens (
-  id         text   collate "C" primary key,
+  id         text   collate "C" not null,
   namespace  text   collate "C" not null, -- empty: a platform token
   scopes     text[] not null,
   name       text   not null,
@@ -483,11 +497,12 @@ create table flexiq.tokens (
 ) with (fillfactor = 70);
 
 create index tokens_namespace on flexiq.tokens (namespace, id);
+alter table flexiq.tokens add primary key (id);
 
 create function flexiq.token_written() returns trigger language plpgsql as $$
 begin
   if tg_op = 'INSERT' then
-    update flexiq.installation set bootstrapped = true where not bootstrapped;
+    update flexiq.installation set bootstrapped = true where single and not bootstrapped;
   end if;
   if tg_op <> 'INSERT' then
     perform flexiq.note('token', old.id);
