@@ -50,7 +50,6 @@ type Endpoints struct {
 
 	stopOnce sync.Once
 	stopped  chan struct{}
-	stopErr  error
 }
 
 // Serve answers requests for methods, together with every other process that
@@ -128,58 +127,40 @@ func (e *Endpoints) close() {
 
 // Stop takes no more requests, waits until every call that was taken is
 // answered, and flushes. When ctx ends first, the contexts of the remaining
-// calls are ended and its error is returned. A second Stop waits for the first
-// and returns the same. A service that lets calls wait must release them.
+// calls are ended, and ctx's error is returned after a last moment. Stopping
+// twice is safe. A service that lets calls wait must release them.
 func (e *Endpoints) Stop(ctx context.Context) error {
-	e.stopOnce.Do(func() {
-		defer close(e.stopped)
-		e.stopErr = e.stop(ctx)
-	})
-	<-e.stopped
-	return e.stopErr
-}
-
-func (e *Endpoints) stop(ctx context.Context) error {
-	for _, s := range e.subs {
-		if err := s.Drain(); err != nil {
-			_ = s.Unsubscribe() // no connection: there is nothing to drain
-		}
-	}
-	answered := make(chan struct{})
-	go func() {
-		e.drained.Wait()
-		e.flying.Wait()
-		close(answered)
-	}()
+	e.stopOnce.Do(func() { go e.drain() })
 	select {
-	case <-answered:
+	case <-e.stopped:
+		return nil
 	case <-ctx.Done():
-		return e.giveUp(ctx, answered)
 	}
-	err := flush(ctx, e.conn.nc)
-	if errors.Is(err, nats.ErrConnectionClosed) {
-		err = nil
-	}
-	e.close()
-	return err
-}
-
-// giveUp ends the contexts of the calls that are left, and gives them a moment.
-func (e *Endpoints) giveUp(ctx context.Context, answered <-chan struct{}) error {
 	e.cancel()
 	for _, s := range e.subs {
 		_ = s.Unsubscribe() // fails when the drain has ended, and then it is unsubscribed
 	}
 	select {
-	case <-answered:
-		e.close()
+	case <-e.stopped:
 	case <-time.After(lastMoment):
-		go func() { // ends with the last call
-			<-answered
-			e.close()
-		}()
 	}
 	return ctx.Err()
+}
+
+// drain ends with the last call.
+func (e *Endpoints) drain() {
+	for _, s := range e.subs {
+		if !e.conn.nc.IsConnected() || s.Drain() != nil {
+			_ = s.Unsubscribe() // no connection: there is nothing to drain
+		}
+	}
+	e.drained.Wait()
+	e.flying.Wait()
+	if err := flush(context.Background(), e.conn.nc); err != nil && !errors.Is(err, nats.ErrConnectionClosed) {
+		e.conn.opts.Log.Warn().Err(err).Str("service", e.service).Msg("the last answers may be lost")
+	}
+	e.close()
+	close(e.stopped)
 }
 
 // endpoint is one method's subscription.
