@@ -14,7 +14,6 @@ import (
 
 var admitCases = []testcase{
 	{"a batch is one unit", admitWhole},
-	{"a batch of a thousand", admitThousand},
 	{"projected depth", admitProjected},
 	{"zero lets nothing in", admitZero},
 	{"every option is kept", admitOptions},
@@ -48,23 +47,15 @@ func admitWhole(f *fixture) {
 	f.holds(ns, counts{Pending: 5})
 }
 
-func admitThousand(f *fixture) {
-	const ns = "hasp"
-	f.put(ns, `{"max_pending":1999}`)
-	f.enqueue(ns, f.specs(job.MaxBatch)...)
-	f.refused(f.try(ns, f.specs(job.MaxBatch)...), fault.QueueFull, "fits", "999", "asked", "1000")
-	f.enqueue(ns, f.specs(999)...)
-	f.holds(ns, counts{Pending: 1999})
-}
-
 // admitProjected is the first half of C10.
 func admitProjected(f *fixture) {
 	const ns = "bodkin"
-	f.put(ns, `{"max_pending":1000}`)
-	f.enqueue(ns, f.specs(990)...)
+	f.put(ns, `{"max_pending":100}`)
+	f.enqueue(ns, f.specs(90)...)
 	f.refused(f.try(ns, f.specs(20)...), fault.QueueFull, "fits", "10")
+	f.refused(f.try(ns, f.specs(11)...), fault.QueueFull, "fits", "10")
 	f.enqueue(ns, f.specs(10)...)
-	f.holds(ns, counts{Pending: 1000})
+	f.holds(ns, counts{Pending: 100})
 }
 
 // admitZero is C05 at the store.
@@ -385,7 +376,7 @@ func admitFirstUse(f *fixture) {
 // beyond it, though the callers decide by what they read earlier.
 func admitMovingLimit(f *fixture) {
 	const ns = "ns"
-	limits := []int64{10, 30, 5, 60, 20, 90}
+	limits := []int64{10, 30, 5, 45, 20, 60}
 	f.put(ns, `{"max_pending":1}`)
 	handles := []store.Store{f.open(), f.open(), f.open()}
 	var done atomic.Bool
@@ -415,7 +406,7 @@ func admitMovingLimit(f *fixture) {
 	}
 	done.Store(true)
 	group.Wait()
-	f.holds(ns, counts{Pending: 90})
+	f.holds(ns, counts{Pending: 60})
 }
 
 // hammer makes one call of one job, after reading the quota again when it is stale.

@@ -167,31 +167,31 @@ func bucketRestart(f *fixture) {
 
 func bucketRaise(f *fixture) {
 	const ns = "sorrel"
-	f.put(ns, `{"enqueue_rate":"10/s"}`)
+	f.put(ns, `{"enqueue_rate":"10/h"}`)
 	f.enqueue(ns, f.specs(8)...)
-	f.put(ns, `{"enqueue_rate":"200/s"}`)
-	f.refused(f.try(ns, f.specs(200)...), fault.RateLimited, "current", "192", "fits", "192")
-	f.put(ns, `{"enqueue_rate":"200/s","max_running":1}`) // no change of the rate
-	f.enqueue(ns, f.specs(192)...)
+	f.put(ns, `{"enqueue_rate":"20/h"}`)
+	f.refused(f.try(ns, f.specs(20)...), fault.RateLimited, "current", "12", "fits", "12")
+	f.put(ns, `{"enqueue_rate":"20/h","max_running":1}`) // no change of the rate
+	f.enqueue(ns, f.specs(12)...)
 	f.passes(ns, 0)
-	f.put(ns, `{"enqueue_rate":"201/s"}`)
+	f.put(ns, `{"enqueue_rate":"21/h"}`)
 	f.passes(ns, 1)
-	f.put(ns, `{"enqueue_rate":"300/m"}`) // counts are capacities, whatever the unit
-	f.passes(ns, 99)
-	f.clock.Advance(time.Second)
-	f.passes(ns, 5)
+	f.put(ns, `{"enqueue_rate":"30/m"}`) // counts are capacities, whatever the unit
+	f.passes(ns, 9)
+	f.clock.Advance(4 * time.Second)
+	f.passes(ns, 2)
 }
 
 func bucketCut(f *fixture) {
 	const ns = "sorrel"
-	f.put(ns, `{"enqueue_rate":"200/s"}`)
-	f.enqueue(ns, f.specs(50)...)
-	f.put(ns, `{"enqueue_rate":"10/s"}`)
-	f.passes(ns, 10)
-	f.put(ns, `{"enqueue_rate":"200/s"}`)
-	f.enqueue(ns, f.specs(185)...)
-	f.put(ns, `{"enqueue_rate":"10/s"}`)
-	f.passes(ns, 5)
+	f.put(ns, `{"enqueue_rate":"20/h"}`)
+	f.enqueue(ns, f.specs(5)...)
+	f.put(ns, `{"enqueue_rate":"4/h"}`)
+	f.passes(ns, 4)
+	f.put(ns, `{"enqueue_rate":"20/h"}`)
+	f.enqueue(ns, f.specs(13)...)
+	f.put(ns, `{"enqueue_rate":"4/h"}`)
+	f.passes(ns, 3)
 }
 
 func bucketClear(f *fixture) {
@@ -199,7 +199,7 @@ func bucketClear(f *fixture) {
 	f.put(ns, `{"enqueue_rate":"10/h"}`)
 	f.passes(ns, 10)
 	f.put(ns, "")
-	f.enqueue(ns, f.specs(25)...)
+	f.enqueue(ns, f.specs(12)...)
 	f.put(ns, `{"enqueue_rate":"10/h"}`)
 	f.passes(ns, 0)
 	f.put(ns, `{"max_pending":1000}`)

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"flexiq/pkg/fault"
 	"flexiq/pkg/job"
 	"flexiq/pkg/store"
 )
@@ -147,7 +148,7 @@ func claimLowered(f *fixture) {
 
 // claimAttempts is C13 at the store.
 func claimAttempts(f *fixture) {
-	const ns, n = "ferrule", 20
+	const ns, n = "ferrule", 10
 	f.put(ns, `{"max_running":1}`)
 	var want []string
 	for _, j := range f.enqueue(ns, f.specs(n, func(s *job.Spec) { s.MaxAttempts = 1 })...) {
@@ -218,17 +219,17 @@ func claimBytes(f *fixture) {
 
 func claimThousand(f *fixture) {
 	const ns = "ns"
+	f.put(ns, `{"max_pending":1999}`)
 	var want []string
-	for _, j := range f.enqueue(ns, f.specs(1000)...) {
+	for _, j := range f.enqueue(ns, f.specs(job.MaxBatch)...) {
 		want = append(want, j.ID)
 	}
+	f.refused(f.try(ns, f.specs(job.MaxBatch)...), fault.QueueFull, "fits", "999", "asked", "1000")
 	f.clock.Advance(time.Second)
-	f.enqueue(ns, f.specs(5)...)
-	f.clock.Advance(time.Second)
-	claims := f.claim(ns, 1000)
+	claims := f.claim(ns, job.MaxBatch)
 	equal(f, "order", idsOf(claims), want)
 	f.settle(job.Completed, claims...)
-	f.holds(ns, counts{Pending: 5, Archived: 1000})
+	f.holds(ns, counts{Archived: job.MaxBatch})
 }
 
 // claimWants: the wants of one turn are served in order, of one namespace and of many.
@@ -293,11 +294,11 @@ func claimStale(f *fixture) {
 
 func claimLeases(f *fixture) {
 	const ns = "ns"
-	f.enqueue(ns, f.specs(50)...)
+	f.enqueue(ns, f.specs(20)...)
 	seen := map[string]bool{}
-	for range 4 {
+	for range 3 {
 		f.clock.Advance(time.Second)
-		claims := f.claim(ns, 50)
+		claims := f.claim(ns, 20)
 		for _, l := range claims {
 			if l.Lease == "" || len(l.Lease) < 10 || seen[l.Lease] {
 				f.Fatalf("lease %q", l.Lease)
@@ -336,7 +337,7 @@ func claimReady(f *fixture) {
 
 // claimRace: many workers take from one namespace, and each job goes to one.
 func claimRace(f *fixture) {
-	const ns, n, workers = "ns", 120, 6
+	const ns, n, workers = "ns", 80, 6
 	f.enqueue(ns, f.specs(n)...)
 	f.clock.Advance(time.Second)
 	handles := []store.Store{f.s, f.open(), f.open()}
@@ -370,7 +371,7 @@ func claimRace(f *fixture) {
 // claimCapRace: workers that claim and finish as fast as they can never hold
 // more than the cap, and none of the slots leaks (C03).
 func claimCapRace(f *fixture) {
-	const ns, n, workers, most = "plover", 100, 6, 4
+	const ns, n, workers, most = "plover", 60, 6, 4
 	f.put(ns, fmt.Sprintf(`{"max_running":%d}`, most))
 	f.enqueue(ns, f.specs(n)...)
 	f.clock.Advance(time.Second)

@@ -62,22 +62,29 @@ func (f *fixture) openWith(now func() time.Time) store.Store {
 	return s
 }
 
-// recount compares the kept counts of every namespace with the rows.
+// recount compares the kept counts of every namespace with the rows, as
+// another process sees them.
 func (f *fixture) recount() {
+	s, err := f.backend.Open(f.ctx, f.address, f.clock.Now)
+	if err != nil {
+		f.Errorf("Open: %v", err)
+		return
+	}
+	defer s.Close()
 	after := ""
 	for {
-		page, err := f.s.Namespaces(f.ctx, after, 100)
+		page, err := s.Namespaces(f.ctx, after, 100)
 		if err != nil {
 			f.Errorf("Namespaces: %v", err)
 			return
 		}
 		for _, ns := range page.Items {
-			kept, err := f.s.Usage(f.ctx, []string{ns})
+			kept, err := s.Usage(f.ctx, []string{ns})
 			if err != nil {
 				f.Errorf("Usage: %v", err)
 				return
 			}
-			counted, err := f.s.Recount(f.ctx, ns)
+			counted, err := s.Recount(f.ctx, ns)
 			if err != nil {
 				f.Errorf("Recount: %v", err)
 				return

@@ -202,8 +202,8 @@ func leaseSlot(f *fixture) {
 
 // leaseRounds is C01 at the store.
 func leaseRounds(f *fixture) {
-	const ns, rounds, each = "kelp-4", 20, 10
-	f.put(ns, `{"max_pending":500,"max_running":10}`)
+	const ns, rounds, each = "kelp-4", 8, 10
+	f.put(ns, `{"max_pending":50,"max_running":10}`)
 	for range rounds {
 		f.enqueue(ns, f.specs(each)...)
 		f.clock.Advance(time.Second)
@@ -213,6 +213,6 @@ func leaseRounds(f *fixture) {
 		f.settle(job.Completed, f.claim(ns, each)...)
 	}
 	f.holds(ns, counts{Archived: rounds * each})
-	f.enqueue(ns, f.specs(500)...)
+	f.enqueue(ns, f.specs(50)...)
 	equal(f, "one more", outcome(f.try(ns, f.spec())), "QUEUE_FULL")
 }

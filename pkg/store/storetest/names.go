@@ -106,18 +106,29 @@ func nameQueues(f *fixture) {
 	f.enqueue(ns, specs...)
 	f.clock.Advance(time.Second)
 	for i, name := range all {
-		equal(f, fmt.Sprintf("jobs of the queue %q", name), idsOfJobs(f.list(ns, store.Filter{Queue: name}, 10)), []string{specs[i].ID})
-		equal(f, fmt.Sprintf("jobs of the task %q", name), idsOfJobs(f.list(ns, store.Filter{Task: name}, 10)), []string{specs[i].ID})
+		filter := store.Filter{Queue: name}
+		if i%2 == 0 {
+			filter = store.Filter{Task: name}
+		}
+		equal(f, fmt.Sprintf("jobs with %+v", filter), idsOfJobs(f.list(ns, filter, 10)), []string{specs[i].ID})
 	}
 	ready, err := f.s.Ready(f.ctx, []store.Interest{{Namespace: ns, Queues: []string{"a\x00", "aa", "n s"}}})
 	f.ok(err)
 	equal(f, "ready in queues that there are none of", ready, []store.Readiness{{}})
-	for i, name := range all {
-		g := f.grant(ns, 10, queues(name))
-		equal(f, fmt.Sprintf("claimed of the queue %q", name), idsOf(g.Jobs), []string{specs[i].ID})
-		equal(f, "queue and task", []string{g.Jobs[0].Job.Queue, g.Jobs[0].Job.Task}, []string{name, name})
-		s := f.settleOne(ending(g.Jobs[0], job.Completed))
-		equal(f, "answer", s, store.Settled{Accepted: true, State: job.Complete, Queue: name, Task: name, Attempt: 1})
+	var wants []store.Want
+	for _, name := range all {
+		wants = append(wants, f.want(ns, 10, queues(name)))
+	}
+	_, grants := f.turn(nil, wants...)
+	var ends []store.Settlement
+	for i, g := range grants {
+		equal(f, fmt.Sprintf("claimed of the queue %q", all[i]), idsOf(g.Jobs), []string{specs[i].ID})
+		equal(f, "queue and task", []string{g.Jobs[0].Job.Queue, g.Jobs[0].Job.Task}, []string{all[i], all[i]})
+		ends = append(ends, ending(g.Jobs[0], job.Completed))
+	}
+	settled, _ := f.turn(ends)
+	for i, s := range settled {
+		equal(f, "answer", s, store.Settled{Accepted: true, State: job.Complete, Queue: all[i], Task: all[i], Attempt: 1})
 	}
 }
 
@@ -143,11 +154,18 @@ func nameKeys(f *fixture) {
 			f.Errorf("debounce key %q again: %+v", all[i], o)
 		}
 	}
-	for i, name := range all {
-		r := f.try(ns, f.spec(withKey(name))).Results[0]
-		equal(f, fmt.Sprintf("holder of the unique key %q", name), [2]any{r.Deduplicated, r.Job.ID}, [2]any{true, unique[i].ID})
-		r = f.try(ns, f.spec(func(s *job.Spec) { s.Debounce = job.Debounce{Key: name, Window: time.Second} })).Results[0]
-		equal(f, fmt.Sprintf("holder of the debounce key %q", name), [2]any{r.Debounced, r.Job.ID}, [2]any{true, calls[i].Jobs[0].ID})
+	var again []store.Call
+	for _, name := range all {
+		again = append(again, f.call(ns, f.spec(withKey(name))),
+			f.call(ns, f.spec(func(s *job.Spec) { s.Debounce = job.Debounce{Key: name, Window: time.Second} })))
+	}
+	for i, o := range f.admit(again...) {
+		r, name := o.Results[0], all[i/2]
+		if i%2 == 0 {
+			equal(f, fmt.Sprintf("holder of the unique key %q", name), [2]any{r.Deduplicated, r.Job.ID}, [2]any{true, unique[i/2].ID})
+		} else {
+			equal(f, fmt.Sprintf("holder of the debounce key %q", name), [2]any{r.Debounced, r.Job.ID}, [2]any{true, calls[i/2].Jobs[0].ID})
+		}
 	}
 	f.holds(ns, counts{Pending: int64(2 * len(all))})
 }
@@ -171,17 +189,26 @@ func nameOthers(f *fixture) {
 	spec := f.spec(func(s *job.Spec) { s.Metadata = metadata })
 	f.enqueue(ns, spec)
 	f.clock.Advance(time.Second)
-	for _, name := range all {
+	for i, name := range all {
+		if i%4 != 0 {
+			continue
+		}
 		l := f.take(ns, func(w *store.Want) { w.Worker = name })
 		equal(f, "worker", f.job(ns, spec.ID).Worker, name)
 		equal(f, "metadata", l.Job.Metadata, metadata)
 		f.settle(job.Released, l)
 	}
 	for i, name := range all {
+		if i%2 != 0 {
+			continue
+		}
 		t := store.Token{ID: fmt.Sprintf("tok%03d", i), Namespace: name, Name: name, CreatedBy: name, CreatedAt: epoch, ExpiresAt: epoch.Add(time.Hour)}
 		f.ok(f.s.PutToken(f.ctx, t, store.Record{Namespace: name, TokenID: name, Operation: "create-token", TargetKind: name, Target: name}))
 	}
 	for i, name := range all {
+		if i%2 != 0 {
+			continue
+		}
 		page, err := f.s.ListTokens(f.ctx, name, "", 10)
 		f.ok(err)
 		if len(page.Items) != 1 || page.Items[0].ID != fmt.Sprintf("tok%03d", i) || page.Items[0].Name != name {

@@ -58,7 +58,7 @@ func (f *fixture) inForce(ns string) (quota.Quota, store.Stamp) {
 // trimCeilings is C18's list of ceilings.
 func trimCeilings(f *fixture) {
 	term := f.term()
-	for _, n := range []int{0, 1, 2, 3, 100} {
+	for _, n := range []int{0, 1, 2, 3, 20} {
 		ns := fmt.Sprint("ns-", n)
 		ids := f.finish(ns, n+5, job.GivenUp)
 		equal(f, "deleted", f.keep(term, ns, store.DeadLetters, int64(n)), store.Trimmed{Dead: 5})
@@ -70,15 +70,15 @@ func trimCeilings(f *fixture) {
 	const ns = "thousand"
 	f.put(ns, `{"max_pending":0,"on_excess":"drop"}`)
 	var ids []string
-	for range 3 {
-		for _, r := range f.try(ns, f.specs(401)...).Results {
+	for range 2 {
+		for _, r := range f.try(ns, f.specs(502)...).Results {
 			ids = append(ids, r.Job.ID)
 		}
 		f.clock.Advance(time.Second)
 	}
-	equal(f, "deleted of 1203", f.keep(term, ns, store.DeadLetters, 1000), store.Trimmed{Shed: 203})
+	equal(f, "deleted of 1004", f.keep(term, ns, store.DeadLetters, 1000), store.Trimmed{Shed: 4})
 	f.holds(ns, counts{Dead: 1000, Shed: 1000})
-	equal(f, "left of 1203", idsOfJobs(f.list(ns, store.Filter{}, 500)), ids[203:])
+	equal(f, "left of 1004", idsOfJobs(f.list(ns, store.Filter{}, 500)), ids[4:])
 	equal(f, "a ceiling that nothing reaches", f.keep(term, "never used", store.Archive, 0), store.Trimmed{})
 }
 
@@ -240,8 +240,8 @@ func trimGone(f *fixture) {
 func trimCycles(f *fixture) {
 	const ns = "ns"
 	term := f.term()
-	for range 10 {
-		newest := append(f.complete(ns, 20), f.complete(ns, 3)...)
+	for range 5 {
+		newest := append(f.complete(ns, 8), f.complete(ns, 3)...)
 		f.keep(term, ns, store.Archive, 7)
 		equal(f, "left", idsOfJobs(f.list(ns, store.Filter{}, 100)), newest[len(newest)-7:])
 		f.holds(ns, counts{Archived: 7})
