@@ -104,8 +104,11 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, time.Until(deadline))
 	}
-	if err := ctx.Err(); err != nil || timeout <= 0 {
-		return nil, fault.Of(errors.Join(err, context.DeadlineExceeded))
+	if err := ctx.Err(); err != nil {
+		return nil, fault.Of(err)
+	}
+	if timeout <= 0 {
+		return nil, fault.Of(context.DeadlineExceeded)
 	}
 	c.calls.init(c)
 	nc, err := nats.Connect(o.url(), c.natsOptions(timeout)...)

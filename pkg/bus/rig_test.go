@@ -60,6 +60,7 @@ func (s *tokens) change(id string, fn func(*store.Token)) {
 type rig struct {
 	tokens   *tokens
 	verifier *auth.Verifier
+	guard    *embedded.Authenticator
 	options  *server.Options
 	server   *server.Server
 	conn     *bus.Conn
@@ -88,8 +89,9 @@ func newRig(t testing.TB, change ...func(*bus.Options)) *rig {
 		undelivered: make(chan *flexiqv1.ClaimResponse, 16),
 	}
 	r.verifier = auth.NewVerifier(auth.Cached(r.tokens), time.Now)
+	r.guard = embedded.New(r.verifier, serviceUser, servicePassword, zerolog.Nop())
 	r.options = testkit.NATSOptions(t)
-	r.options.CustomClientAuthentication = embedded.New(r.verifier, serviceUser, servicePassword, zerolog.Nop())
+	r.options.CustomClientAuthentication = r.guard
 	r.server = testkit.StartNATS(t, r.options)
 	o := bus.Options{
 		URL: r.server.ClientURL(), Name: "service", User: serviceUser, Password: servicePassword,
@@ -98,12 +100,12 @@ func newRig(t testing.TB, change ...func(*bus.Options)) *rig {
 	for _, c := range change {
 		c(&o)
 	}
-	r.conn = connect(t, o)
+	r.conn = dial(t, o)
 	return r
 }
 
-// connect opens a connection that is closed with the test.
-func connect(t testing.TB, o bus.Options) *bus.Conn {
+// dial opens a connection that is closed with the test.
+func dial(t testing.TB, o bus.Options) *bus.Conn {
 	t.Helper()
 	c, err := bus.Connect(context.Background(), o)
 	if err != nil {
@@ -159,7 +161,7 @@ func (r *rig) tenant(t testing.TB, ns string, scopes ...auth.Scope) *tenant {
 		t.Fatal(err)
 	}
 	r.tokens.change(tok.ID, func(s *store.Token) { *s = tok })
-	c := connect(t, bus.Options{URL: r.server.ClientURL(), Token: text})
+	c := dial(t, bus.Options{URL: r.server.ClientURL(), Token: text})
 	return &tenant{Conn: c, token: text, nsToken: auth.Identity{Namespace: ns}.NSToken(), id: tok.ID}
 }
 

@@ -477,7 +477,7 @@ func TestQueueGroup(t *testing.T) {
 			ran <- i
 			withJob(ctx, q, done)
 		}
-		second.conn = connect(t, bus.Options{InProcess: r.server, User: serviceUser, Password: servicePassword})
+		second.conn = dial(t, bus.Options{InProcess: r.server, User: serviceUser, Password: servicePassword})
 		second.serve(t)
 	}
 	c := r.tenant(t, "lark", auth.Produce)
