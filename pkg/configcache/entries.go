@@ -44,6 +44,7 @@ func LoadQuotas(src interface {
 }
 
 // LoadTokens is the loader of a cache of tokens by id; nil is an absent one.
+// Tokens are shared and must not be changed.
 func LoadTokens(src interface {
 	Token(ctx context.Context, id string) (*store.Token, error)
 }) func(ctx context.Context, ids []string) ([]*store.Token, error) {
@@ -60,20 +61,6 @@ func LoadTokens(src interface {
 		}
 		return tokens, nil
 	}
-}
-
-// Tokens finds tokens through a cache made with [LoadTokens]. It answers as
-// the store does, up to two seconds late.
-type Tokens struct{ Cache *Cache[*store.Token] }
-
-// Token returns the token with the id; NOT_FOUND. The token is shared and must
-// not be changed.
-func (t Tokens) Token(ctx context.Context, id string) (*store.Token, error) {
-	token, err := t.Cache.Get(ctx, id)
-	if err == nil && token == nil {
-		return nil, fault.Missing("token")
-	}
-	return token, err
 }
 
 // Caches are the caches of a process, as one audience for changes.

@@ -74,27 +74,27 @@ func TestQuotasAreReadAsEnforcementReadsThem(t *testing.T) {
 	}
 }
 
-func TestTokensAnswerAsTheStoreDoes(t *testing.T) {
+func TestTokensAreKeptAndSoIsTheirAbsence(t *testing.T) {
 	src := &documents{tokens: map[string]*store.Token{"t1": {ID: "t1", Namespace: "heron"}}}
 	caches := NewCaches(src, nil, nil)
 	defer caches.Close()
-	tokens := Tokens{caches.Tokens}
-	if got, err := tokens.Token(t.Context(), "t1"); err != nil || got.Namespace != "heron" {
+	get := func(id string) (*store.Token, error) { return caches.Tokens.Get(t.Context(), id) }
+	if got, err := get("t1"); err != nil || got.Namespace != "heron" {
 		t.Errorf("t1 = %v, %v", got, err)
 	}
-	if _, err := tokens.Token(t.Context(), "t2"); !fault.Is(err, fault.NotFound) {
-		t.Errorf("t2: %v, want NOT_FOUND", err)
+	if got, err := get("t2"); err != nil || got != nil {
+		t.Errorf("t2 = %v, %v, want nothing", got, err)
 	}
 	src.tokens["t2"] = &store.Token{ID: "t2"}
-	if _, err := tokens.Token(t.Context(), "t2"); !fault.Is(err, fault.NotFound) {
-		t.Errorf("absence is not kept: %v", err)
+	if got, err := get("t2"); err != nil || got != nil {
+		t.Errorf("t2 = %v, %v: its absence is not kept", got, err)
 	}
 	caches.Hint(store.KindToken, "t2", 0)
-	if got, err := tokens.Token(t.Context(), "t2"); err != nil || got.ID != "t2" {
+	if got, err := get("t2"); err != nil || got.ID != "t2" {
 		t.Errorf("after the hint t2 = %v, %v", got, err)
 	}
 	src.down = true
-	if _, err := tokens.Token(t.Context(), "t3"); !fault.Is(err, fault.StorageUnavailable) {
+	if _, err := get("t3"); !fault.Is(err, fault.StorageUnavailable) {
 		t.Errorf("without a store: %v, want STORAGE_UNAVAILABLE", err)
 	}
 }
