@@ -39,21 +39,25 @@ func openAt(t testing.TB, url string, o Options) *Store {
 // execute runs a statement as somebody with psql would.
 func execute(t testing.TB, url, sql string, args ...any) {
 	t.Helper()
+	if err := tryExecute(url, sql, args...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+func tryExecute(url, sql string, args ...any) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
-		t.Fatal(err)
+		return err
 	}
 	defer conn.Close(ctx)
 	if len(args) > 0 {
 		_, err = conn.Exec(ctx, sql, args...)
 	} else {
-		_, err = conn.PgConn().Exec(ctx, sql).ReadAll()
+		_, err = conn.PgConn().Exec(ctx, sql).ReadAll() // perhaps several
 	}
-	if err != nil {
-		t.Fatalf("%s: %v", sql, err)
-	}
+	return err
 }
 
 // spec makes a checked job.
@@ -190,7 +194,7 @@ func consistent(t testing.TB, url, schema string) {
 			shed <> (select count(*) from flexiq.dead_letters where ns = h.ns and shed)`,
 		"jobs without usage": `select count(*) from (select ns from flexiq.jobs except select ns from flexiq.usage) x`,
 		"lanes": `select count(*) from (
-			(select ns, queue, lane, rank, pending, running, front_at, front_id from flexiq.lanes
+			(select ns, queue, lane, rank, pending, running, front_at, front_id from flexiq.lanes where pending + running > 0
 			except all select ns, queue, lane, rank, count(*) filter (where state = 0), count(*) filter (where state = 1),
 				(array_agg(run_at order by run_at, id) filter (where state = 0))[1], (array_agg(id order by run_at, id) filter (where state = 0))[1]
 			from flexiq.jobs group by 1, 2, 3, 4)

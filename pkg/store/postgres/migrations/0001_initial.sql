@@ -60,7 +60,7 @@ create table flexiq.history (
 
 -- Where jobs wait and run, by order of dispatch. The front is the first pending
 -- job of the lane, exactly: claims start there and so never walk over the dead
--- versions of the jobs before it. A lane without jobs has no row.
+-- versions of the jobs before it. A lane that runs out of jobs loses its row.
 create table flexiq.lanes (
   ns       text     collate "C" not null,
   queue    text     collate "C" not null,
