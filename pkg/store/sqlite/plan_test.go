@@ -84,7 +84,7 @@ func TestPlans(t *testing.T) {
 	}
 	explain("fresh")
 	for range 3 {
-		if _, err := s.Admit(ctx, append(calls(t, "ns", 3, 500), calls(t, "other", 1, 10)...)); err != nil {
+		if _, err := s.Admit(ctx, append(calls(t, "ns", 3, 100), calls(t, "other", 1, 10)...)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -103,12 +103,12 @@ func TestPlans(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	work(1000)
+	work(200)
 	shell(t, s.path, "ANALYZE")
 	explain("full")
 	clock = clock.Add(24 * time.Hour)
-	for range 12 {
-		work(1000)
+	for range 4 {
+		work(200)
 	}
 	shell(t, s.path, "DELETE FROM jobs")
 	shell(t, s.path, "ANALYZE")

@@ -206,7 +206,7 @@ func TestQuotaTriggersCatchScribbles(t *testing.T) {
 func TestCountsFollowWhateverWrites(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.db")
 	s := openAt(t, path, Options{})
-	if _, err := s.Admit(t.Context(), calls(t, "ns", 1, 20)); err != nil {
+	if _, err := s.Admit(t.Context(), calls(t, "ns", 1, 12)); err != nil {
 		t.Fatal(err)
 	}
 	const pick = " WHERE id IN (SELECT id FROM jobs ORDER BY id LIMIT 7)"

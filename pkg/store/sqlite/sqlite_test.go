@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -29,7 +30,13 @@ func TestMain(m *testing.M) {
 func TestConformance(t *testing.T) { storetest.Run(t, backend) }
 
 var backend = storetest.Backend{
-	Create: func(t testing.TB) string { return filepath.Join(t.TempDir(), "store.db") },
+	Create: func(t testing.TB) string {
+		path := filepath.Join(t.TempDir(), "store.db")
+		if err := os.WriteFile(path, template(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	},
 	Open: func(ctx context.Context, address string, now func() time.Time) (store.Store, error) {
 		return Open(ctx, address, Options{Now: now, Timeout: time.Minute}) // the race detector makes SQLite slow
 	},
@@ -48,6 +55,28 @@ var backend = storetest.Backend{
 		}
 	},
 }
+
+// template is an empty store's file. Copies of it save the time of many migrations.
+var template = sync.OnceValue(func() []byte {
+	dir, err := os.MkdirTemp("", "flexiq-sqlite-")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	path := filepath.Join(dir, "store.db")
+	s, err := Open(context.Background(), path, Options{Timeout: time.Minute})
+	if err != nil {
+		panic(err)
+	}
+	if err := s.Close(); err != nil {
+		panic(err)
+	}
+	file, err := os.ReadFile(path)
+	if err != nil {
+		panic(err)
+	}
+	return file
+})
 
 // shell runs a statement as another program would.
 func shell(t testing.TB, path, query string, args ...any) {

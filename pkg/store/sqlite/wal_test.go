@@ -16,13 +16,13 @@ import (
 func TestLogStaysBounded(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "store.db")
 	s := openAt(t, path, Options{})
-	s.walLimit = 1 << 20
+	s.walLimit = 512 << 10
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
 	for range readers + 1 {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				if _, err := s.ListJobs(ctx, "ns", store.Filter{}, "", 500); err != nil && ctx.Err() == nil {
+				if _, err := s.ListJobs(ctx, "ns", store.Filter{}, "", 20); err != nil && ctx.Err() == nil {
 					t.Errorf("list: %v", err)
 				}
 			}
@@ -31,18 +31,18 @@ func TestLogStaysBounded(t *testing.T) {
 	most := int64(0)
 	for range 30 {
 		s.checkpointed = time.Time{} // do not wait between two attempts
-		if _, err := s.Admit(ctx, calls(t, "ns", 1, 500)); err != nil {
+		if _, err := s.Admit(ctx, calls(t, "ns", 1, 100)); err != nil {
 			t.Fatal(err)
 		}
 		most = max(most, logSize(t, path))
 	}
 	stop()
 	wg.Wait()
-	if most > 8<<20 {
+	if most > 2<<20 {
 		t.Errorf("the log grew to %d bytes", most)
 	}
-	if n := ask(t, path, "SELECT count(*) FROM jobs"); n != 15_000 {
-		t.Errorf("%d jobs, want 15000", n)
+	if n := ask(t, path, "SELECT count(*) FROM jobs"); n != 3000 {
+		t.Errorf("%d jobs, want 3000", n)
 	}
 }
 
