@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -61,17 +62,17 @@ func TestClaimRefusals(t *testing.T) {
 	f := newFixture(t)
 	many := strings.Repeat(`"q",`, maxQueues) + `"q"`
 	for body, field := range map[string]string{
-		`{"max_jobs":-1}`:                                "max_jobs",
-		`{"max_jobs":1001}`:                              "max_jobs",
-		`{"wait":"61s"}`:                                 "wait",
-		`{"wait":"-1s"}`:                                 "wait",
-		`{"lease_for":"0.5s"}`:                           "lease_for",
-		`{"lease_for":"3601s"}`:                          "lease_for",
-		`{"worker":" w"}`:                                "worker",
-		`{"slots":-1}`:                                   "slots",
-		`{"queues":["q",""]}`:                            "queues[1]",
-		`{"queues":["a\u0000b"]}`:                        "queues[0]",
-		`{"queues":[` + many + `]}`:                      "queues",
+		`{"max_jobs":-1}`:           "max_jobs",
+		`{"max_jobs":1001}`:         "max_jobs",
+		`{"wait":"61s"}`:            "wait",
+		`{"wait":"-1s"}`:            "wait",
+		`{"lease_for":"0.5s"}`:      "lease_for",
+		`{"lease_for":"3601s"}`:     "lease_for",
+		`{"worker":" w"}`:           "worker",
+		`{"slots":-1}`:              "slots",
+		`{"queues":["q",""]}`:       "queues[1]",
+		`{"queues":["a\u0000b"]}`:   "queues[0]",
+		`{"queues":[` + many + `]}`: "queues",
 	} {
 		if a := f.call("a", "Claim", body); a.status != http.StatusBadRequest || a.reason != "INVALID_REQUEST" || a.field != field {
 			t.Errorf("%.80s: %d %s %q, want INVALID_REQUEST of %s", body, a.status, a.reason, a.field, field)
@@ -118,17 +119,31 @@ func TestNoWakeUpIsLost(t *testing.T) {
 			return settled, grants, err
 		}
 	})
-	const rounds = 1000
-	for range rounds {
-		done := f.start(t.Context(), "teasel", &flexiqv1.ClaimRequest{Wait: long})
-		dawdle(3)
-		id := f.enqueue("teasel", job.Spec{})[0]
-		f.gate.Woken([]string{"teasel"})
-		if c := f.await(done); c.err != nil || len(c.jobs) != 1 || c.jobs[0].GetJob().GetId() != id {
-			t.Fatalf("got %v, %v", c.jobs, c.err)
-		}
+	const tenants, rounds = 10, 100
+	var all sync.WaitGroup
+	for i := range tenants {
+		ns := fmt.Sprintf("teasel-%d", i)
+		all.Go(func() {
+			for range rounds {
+				done := f.start(t.Context(), ns, &flexiqv1.ClaimRequest{Wait: long})
+				dawdle(3)
+				id := f.enqueue(ns, job.Spec{})[0]
+				f.gate.Woken([]string{ns})
+				select {
+				case c := <-done:
+					if c.err != nil || len(c.jobs) != 1 || c.jobs[0].GetJob().GetId() != id {
+						t.Errorf("got %v, %v", c.jobs, c.err)
+						return
+					}
+				case <-time.After(testkit.Patience):
+					t.Error("a wake-up was lost")
+					return
+				}
+			}
+		})
 	}
-	f.wantUsage("teasel", 0, rounds, 0, 0)
+	all.Wait()
+	f.wantUsage("teasel-0", 0, rounds, 0, 0)
 }
 
 // dawdle spends a random short time.

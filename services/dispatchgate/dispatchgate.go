@@ -225,8 +225,12 @@ func (s *Service) Close(ctx context.Context) error {
 
 // Woken tells that namespaces got work or a free slot. It does not block.
 func (s *Service) Woken(namespaces []string) {
-	for _, ns := range namespaces {
-		s.laneOf(ns).with(func(r *room) { r.wake(ns) })
+	for _, l := range s.lanes {
+		l.with(func(r *room) {
+			for _, ns := range namespaces { // those of other lanes are not in the room
+				r.wake(ns)
+			}
+		})
 	}
 }
 

@@ -408,3 +408,6 @@ func (f *fixture) count(name string, label ...string) float64 {
 	}
 	return 0
 }
+
+// selectIDs selects jobs by their ids.
+func selectIDs(ids ...string) store.Selection { return store.Selection{IDs: ids} }
