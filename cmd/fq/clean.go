@@ -11,13 +11,8 @@ import (
 // characters, invisible marks and broken bytes are written as escapes, so that
 // no name, error or payload can move the cursor, change colours or turn the
 // direction of writing.
-func clean(s string) string { return escape(s, "") }
-
-// cleanLines is clean but for line feeds and tabs.
-func cleanLines(s string) string { return escape(s, "\n\t") }
-
-func escape(s, keep string) string {
-	if !strings.ContainsFunc(s, unsafe(keep)) && utf8.ValidString(s) {
+func clean(s string) string {
+	if !strings.ContainsFunc(s, unsafe) && utf8.ValidString(s) {
 		return s
 	}
 	var b strings.Builder
@@ -26,7 +21,7 @@ func escape(s, keep string) string {
 		switch {
 		case r == utf8.RuneError && size == 1:
 			b.WriteString(`\x` + strconv.FormatUint(uint64(s[i])|0x100, 16)[1:])
-		case unsafe(keep)(r):
+		case unsafe(r):
 			q := strconv.QuoteRune(r)
 			b.WriteString(q[1 : len(q)-1])
 		default:
@@ -37,8 +32,4 @@ func escape(s, keep string) string {
 	return b.String()
 }
 
-func unsafe(keep string) func(rune) bool {
-	return func(r rune) bool {
-		return !unicode.IsPrint(r) && !strings.ContainsRune(keep, r)
-	}
-}
+func unsafe(r rune) bool { return !unicode.IsPrint(r) }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strconv"
+	"strings"
 	"time"
 
 	"flexiq/pkg/client"
@@ -84,10 +85,11 @@ func (b *tailBuffer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// or is the text, or when nothing was written the error's.
+// or is the text without the line feeds at its end, or when nothing was
+// written the error's.
 func (b *tailBuffer) or(err error) string {
 	if len(b.bytes) == 0 {
 		return err.Error()
 	}
-	return string(b.bytes[max(0, len(b.bytes)-errorBytes):])
+	return strings.TrimRight(string(b.bytes[max(0, len(b.bytes)-errorBytes):]), "\n")
 }
