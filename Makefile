@@ -7,6 +7,10 @@ TIMEOUT  ?= 10m
 PKG      ?= ./...
 ARGS     ?=
 
+# The race detector also checks each pointer conversion, which makes SQLite,
+# translated from C, three times slower and finds nothing of ours there.
+UNCHECKED = -gcflags='modernc.org/sqlite/lib=-d=checkptr=0' -gcflags='modernc.org/libc/...=-d=checkptr=0'
+
 # Tools have a module of their own, so that they stay out of the product's go.mod.
 STATICCHECK = $(GO) tool -modfile=tools/go.mod staticcheck
 GENAPI      = $(GO) -C tools run ./genapi
@@ -23,7 +27,7 @@ build: ## Build static binaries into bin/
 
 .PHONY: test
 test: needs-cc ## Run all tests with the race detector (PKG=./pkg/job/... for some of them)
-	CGO_ENABLED=1 $(GO) test -race -timeout=$(TIMEOUT) $(PKG)
+	CGO_ENABLED=1 $(GO) test -race $(UNCHECKED) -timeout=$(TIMEOUT) $(PKG)
 	$(GO) -C tools test ./...
 
 .PHONY: race
