@@ -42,6 +42,9 @@ func (d *documents) Token(_ context.Context, id string) (*store.Token, error) {
 	}
 }
 
+// always is the freshness of a poller that never fails.
+func always() bool { return true }
+
 func TestQuotasAreReadAsEnforcementReadsThem(t *testing.T) {
 	five, at := int64(5), time.UnixMicro(1e15)
 	src := &documents{quotas: map[string]store.Document{
@@ -76,7 +79,7 @@ func TestQuotasAreReadAsEnforcementReadsThem(t *testing.T) {
 
 func TestTokensAreKeptAndSoIsTheirAbsence(t *testing.T) {
 	src := &documents{tokens: map[string]*store.Token{"t1": {ID: "t1", Namespace: "heron"}}}
-	caches := NewCaches(src, nil, nil)
+	caches := NewCaches(src, always, nil)
 	defer caches.Close()
 	get := func(id string) (*store.Token, error) { return caches.Tokens.Get(t.Context(), id) }
 	if got, err := get("t1"); err != nil || got.Namespace != "heron" {
@@ -104,7 +107,7 @@ func TestChangesReachTheCacheOfTheirKind(t *testing.T) {
 		quotas: map[string]store.Document{"a": {Stamp: store.Stamp{Revision: 5}}},
 		tokens: map[string]*store.Token{"a": {ID: "a"}},
 	}
-	caches := NewCaches(src, nil, nil)
+	caches := NewCaches(src, always, nil)
 	defer caches.Close()
 	tests := map[string]struct {
 		tell          func()
@@ -141,7 +144,7 @@ func TestChangesReachTheCacheOfTheirKind(t *testing.T) {
 func TestMetricsTellOfEffect(t *testing.T) {
 	reg := prometheus.NewPedanticRegistry()
 	src := &documents{quotas: map[string]store.Document{"a": {Stamp: store.Stamp{Revision: 1}, UpdatedAt: time.Now().Add(-time.Hour)}}}
-	caches := NewCaches(src, nil, NewMetrics(reg))
+	caches := NewCaches(src, always, NewMetrics(reg))
 	defer caches.Close()
 	load := func(revision int64) {
 		src.quotas["a"] = store.Document{Stamp: store.Stamp{Revision: revision}, UpdatedAt: time.Now()}

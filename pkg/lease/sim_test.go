@@ -194,12 +194,14 @@ func (s simStatus) TTL() time.Duration { return s.ttl }
 type simElection struct {
 	srv        *simServer
 	candidates []string
-	linger     time.Duration
+	linger     time.Duration // from the end of lead's context to its return
+	patience   time.Duration // after which a leader gives up by itself; 0: never
 
-	mu     sync.Mutex
-	terms  int64
-	ctxs   []context.Context
-	broken string
+	mu      sync.Mutex
+	terms   int64
+	leaders []string
+	ctxs    []context.Context
+	broken  string
 }
 
 func newSimElection(seed uint64, candidates int, ttl time.Duration, n network) *simElection {
@@ -221,7 +223,8 @@ func (e *simElection) run(t *testing.T, script func()) {
 		elector := New(nil, Options{Key: key, Holder: name, TTL: e.srv.ttl, Term: e.term})
 		elector.venue = e.srv.of(name)
 		wg.Go(func() {
-			if err := elector.Run(ctx, e.lead); err != nil {
+			err := elector.Run(ctx, func(ctx context.Context, term int64) error { return e.lead(ctx, name, term) })
+			if err != nil {
 				e.fail("Run: %v", err)
 			}
 		})
@@ -244,8 +247,10 @@ func (e *simElection) term(context.Context) (int64, error) {
 }
 
 // lead acts as often as it may. No other leader may act in the meantime.
-func (e *simElection) lead(ctx context.Context, term int64) error {
+func (e *simElection) lead(ctx context.Context, name string, term int64) error {
+	began := time.Now()
 	e.mu.Lock()
+	e.leaders = append(e.leaders, name)
 	e.ctxs = append(e.ctxs, ctx)
 	e.mu.Unlock()
 	for ctx.Err() == nil {
@@ -259,6 +264,9 @@ func (e *simElection) lead(ctx context.Context, term int64) error {
 		}
 		e.mu.Unlock()
 		rest(ctx, e.srv.ttl/50)
+		if e.patience > 0 && time.Since(began) > e.patience {
+			return errors.New("the store is silent")
+		}
 	}
 	time.Sleep(e.linger) // a leader may be slow to notice
 	return ctx.Err()
@@ -364,7 +372,9 @@ func TestUnknownOutcomesAreResolved(t *testing.T) {
 		elector.venue = mute{simVenue{e.srv, "0"}}
 		ctx, stop := context.WithCancel(t.Context())
 		ended := make(chan error)
-		go func() { ended <- elector.Run(ctx, e.lead) }()
+		go func() {
+			ended <- elector.Run(ctx, func(ctx context.Context, term int64) error { return e.lead(ctx, "0", term) })
+		}()
 		time.Sleep(time.Minute)
 		if !e.led() || e.terms != 1 {
 			t.Errorf("led %v, terms %d; want one leadership all the time", e.led(), e.terms)
@@ -392,6 +402,23 @@ func (m mute) Create(ctx context.Context, key string, value []byte, opts ...jets
 func (m mute) Update(ctx context.Context, key string, value []byte, revision uint64) (uint64, error) {
 	_, _ = m.simVenue.Update(ctx, key, value, revision)
 	return 0, errors.New("the reply was lost")
+}
+
+// Who gives up by itself leaves the lease to the others first.
+func TestWhoGivesUpLetsOthersGoFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newSimElection(1, 3, DefaultTTL, network{high: 5 * time.Millisecond})
+		e.patience = time.Minute
+		e.run(t, func() { time.Sleep(time.Hour) })
+		if e.broken != "" || len(e.leaders) < 50 {
+			t.Fatalf("%d leaderships; %s", len(e.leaders), e.broken)
+		}
+		for i, name := range e.leaders[1:] {
+			if name == e.leaders[i] {
+				t.Fatalf("%s led twice running: %v", name, e.leaders)
+			}
+		}
+	})
 }
 
 func TestTheLeaseCountsFromTheStartOfAWrite(t *testing.T) {

@@ -56,21 +56,23 @@ func TestReadiness(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			h := NewHealth(zerolog.Nop(), tc.checks...)
-			code, body := get(h.Ready())
-			if code != tc.code {
-				t.Errorf("status %d, want %d", code, tc.code)
-			}
-			if diff := cmp.Diff(tc.body, body); diff != "" {
-				t.Errorf("body (-want +got):\n%s", diff)
-			}
-			if code, body := get(h.Live()); code != 200 || body != `{"status":"alive"}` {
-				t.Errorf("the process lives, and /healthz says %d %s", code, body)
-			}
-			res, err := h.Checker("flexiq.v1.AdminService").Check(t.Context(), &grpchealth.CheckRequest{Service: "flexiq.v1.AdminService"})
-			if err != nil || (res.Status == grpchealth.StatusServing) != (tc.code == 200) {
-				t.Errorf("grpc health %v, %v", res, err)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				h := NewHealth(zerolog.Nop(), tc.checks...)
+				code, body := get(h.Ready())
+				if code != tc.code {
+					t.Errorf("status %d, want %d", code, tc.code)
+				}
+				if diff := cmp.Diff(tc.body, body); diff != "" {
+					t.Errorf("body (-want +got):\n%s", diff)
+				}
+				if code, body := get(h.Live()); code != 200 || body != `{"status":"alive"}` {
+					t.Errorf("the process lives, and /healthz says %d %s", code, body)
+				}
+				res, err := h.Checker("flexiq.v1.AdminService").Check(t.Context(), &grpchealth.CheckRequest{Service: "flexiq.v1.AdminService"})
+				if err != nil || (res.Status == grpchealth.StatusServing) != (tc.code == 200) {
+					t.Errorf("grpc health %v, %v", res, err)
+				}
+			})
 		})
 	}
 }
@@ -168,18 +170,20 @@ func TestAddingACheckRenewsTheReport(t *testing.T) {
 }
 
 func TestStopIsUnreadyAtOnce(t *testing.T) {
-	h := NewHealth(zerolog.Nop(), Check{"store", true, passes})
-	h.Report()
-	h.Stop()
-	h.Stop()
-	code, body := get(h.Ready())
-	want := `{"status":"unready","checks":[{"name":"store","status":"ok","critical":true},{"name":"process","status":"failed","error":"the process is shutting down","critical":true}]}`
-	if code != 503 || body != want {
-		t.Errorf("got %d %s", code, body)
-	}
-	if code, _ := get(h.Live()); code != 200 {
-		t.Errorf("/healthz of a stopping process is %d, want 200", code)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHealth(zerolog.Nop(), Check{"store", true, passes})
+		h.Report()
+		h.Stop()
+		h.Stop()
+		code, body := get(h.Ready())
+		want := `{"status":"unready","checks":[{"name":"store","status":"ok","critical":true},{"name":"process","status":"failed","error":"the process is shutting down","critical":true}]}`
+		if code != 503 || body != want {
+			t.Errorf("got %d %s", code, body)
+		}
+		if code, _ := get(h.Live()); code != 200 {
+			t.Errorf("/healthz of a stopping process is %d, want 200", code)
+		}
+	})
 }
 
 func TestTheLogHearsOfChangesOnly(t *testing.T) {
