@@ -2,8 +2,8 @@ package sqlite
 
 import (
 	"context"
+	"time"
 
-	"flexiq/pkg/fault"
 	"flexiq/pkg/job"
 	"flexiq/pkg/store"
 	"flexiq/pkg/store/admit"
@@ -38,36 +38,26 @@ func (s *Store) Admit(ctx context.Context, calls []store.Call) ([]store.Outcome,
 	if len(calls) == 0 {
 		return nil, nil
 	}
-	out := make([]store.Outcome, len(calls))
-	parts := groups(calls)
-	err := s.write(ctx, "admit", func(t *tx) error {
-		for _, g := range parts {
-			if err := t.admit(g, out); err != nil {
-				return err
+	out, parts := make([]store.Outcome, len(calls)), groups(calls)
+	err := s.units(ctx, "admit", len(parts), func(t *tx) func(int) error {
+		return func(i int) error {
+			if t.apart {
+				return s.admitApart(t, parts[i], out)
 			}
+			return t.admit(parts[i], out)
 		}
-		return nil
+	}, func(i int, err error) {
+		for _, at := range parts[i].at {
+			out[at] = store.Outcome{Err: err}
+		}
 	})
-	if err != nil && !unavailable(err) {
-		// Something about one call. Find out which, and let the others pass.
-		err = s.write(ctx, "admit", func(t *tx) error {
-			t.apart = true
-			for _, g := range parts {
-				if err := s.admitApart(t, g, out); err != nil {
-					return err
-				}
-			}
-			return nil
-		})
-	}
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-// admitApart admits a namespace's calls so that a failure stays with its
-// namespace, and then with its call.
+// admitApart admits a namespace's calls together, or else each on its own.
 func (s *Store) admitApart(t *tx, g *group, out []store.Outcome) error {
 	err := t.savepoint(func() error { return t.admit(g, out) })
 	if err == nil || unavailable(err) {
@@ -80,9 +70,10 @@ func (s *Store) admitApart(t *tx, g *group, out []store.Outcome) error {
 			return err
 		}
 		if err != nil {
-			s.log.Error().Err(err).Str("namespace", g.name).Msg("enqueue call failed alone")
-			out[g.at[i]] = store.Outcome{Err: fault.Wrap(err, fault.Internal, "internal error of the store")}
+			out[g.at[i]] = store.Outcome{Err: s.alone("admit", err)}
 		}
+		// The jobs of the next call come after those of this one, as in a group.
+		t.now = t.now.Add(time.Duration(len(one.calls[0].Jobs)) * time.Microsecond)
 	}
 	return nil
 }

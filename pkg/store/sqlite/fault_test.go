@@ -240,7 +240,7 @@ func TestUnitsOfTurnFailAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i, got := range settled {
-		if got.Accepted != (i != 1) {
+		if got.Accepted != (i != 1) || (got.Err != nil) != (i == 1) {
 			t.Errorf("settlement %d: %+v", i, got)
 		}
 	}

@@ -14,25 +14,24 @@ func (s *Store) Heartbeat(ctx context.Context, beats []store.Beat) ([]store.Puls
 		return nil, nil
 	}
 	out := make([]store.Pulse, len(beats))
-	err := s.write(ctx, "heartbeat", func(t *tx) error {
-		spaces := make(map[string]*space)
-		for i := range beats {
-			sp := spaces[beats[i].Namespace]
-			if sp == nil {
-				var err error
-				if sp, err = t.space(beats[i].Namespace); err != nil {
+	err := s.units(ctx, "heartbeat", len(beats), func(t *tx) func(int) error {
+		ids := make(map[string]int64)
+		return func(i int) error {
+			b := &beats[i]
+			id, known := ids[b.Namespace]
+			if !known {
+				sp, err := t.space(b.Namespace)
+				if err != nil {
 					return err
 				}
-				spaces[sp.name] = sp
+				id = sp.id
+				ids[b.Namespace] = id
 			}
-			pulse, err := t.heartbeat(sp.id, &beats[i])
-			if err != nil {
-				return err
-			}
-			out[i] = pulse
+			var err error
+			out[i], err = t.heartbeat(id, b)
+			return err
 		}
-		return nil
-	})
+	}, func(i int, err error) { out[i] = store.Pulse{Err: err} })
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"context"
 
-	"flexiq/pkg/fault"
 	"flexiq/pkg/store"
 )
 
@@ -13,61 +12,27 @@ func (s *Store) Turn(ctx context.Context, settlements []store.Settlement, wants 
 		return nil, nil, nil
 	}
 	settled, grants := make([]store.Settled, len(settlements)), make([]store.Grant, len(wants))
-	err := s.write(ctx, "turn", func(t *tx) error {
+	err := s.units(ctx, "turn", len(settlements)+len(wants), func(t *tx) func(int) error {
 		d := newDispatch(t)
-		for i := range settlements {
-			if err := d.settle(&settlements[i], &settled[i]); err != nil {
-				return err
+		return func(i int) error {
+			if w := i - len(settlements); w >= 0 {
+				grants[w] = store.Grant{}
+				return d.grant(&wants[w], &grants[w])
 			}
+			settled[i] = store.Settled{}
+			return d.settle(&settlements[i], &settled[i])
 		}
-		for i := range wants {
-			if err := d.grant(&wants[i], &grants[i]); err != nil {
-				return err
-			}
+	}, func(i int, err error) {
+		if w := i - len(settlements); w >= 0 {
+			grants[w] = store.Grant{Err: err}
+		} else {
+			settled[i] = store.Settled{Err: err}
 		}
-		return nil
 	})
-	if err != nil && !unavailable(err) {
-		// Something about one unit. Find out which, and let the others pass.
-		clear(settled)
-		clear(grants)
-		err = s.turnApart(ctx, settlements, wants, settled, grants)
-	}
 	if err != nil {
 		return nil, nil, err
 	}
 	return settled, grants, nil
-}
-
-// turnApart is Turn with every unit kept apart from the others.
-func (s *Store) turnApart(ctx context.Context, settlements []store.Settlement, wants []store.Want,
-	settled []store.Settled, grants []store.Grant) error {
-	return s.write(ctx, "turn", func(t *tx) error {
-		t.apart = true
-		for i := range settlements {
-			d := newDispatch(t) // what it remembers would outlive an undone unit
-			err := t.savepoint(func() error { return d.settle(&settlements[i], &settled[i]) })
-			if unavailable(err) {
-				return err
-			}
-			if err != nil {
-				s.log.Error().Err(err).Str("namespace", settlements[i].Namespace).Msg("settlement failed alone")
-				settled[i] = store.Settled{}
-			}
-		}
-		for i := range wants {
-			d := newDispatch(t)
-			err := t.savepoint(func() error { return d.grant(&wants[i], &grants[i]) })
-			if unavailable(err) {
-				return err
-			}
-			if err != nil {
-				s.log.Error().Err(err).Str("namespace", wants[i].Namespace).Msg("claim failed alone")
-				grants[i] = store.Grant{Err: fault.Wrap(err, fault.Internal, "internal error of the store")}
-			}
-		}
-		return nil
-	})
 }
 
 // dispatch is what one turn remembers of the namespaces that it meets. It is

@@ -134,6 +134,45 @@ func (c *conn) begin(ctx context.Context, how string) error {
 	}
 }
 
+// units does a group's units in one transaction; begin prepares for it. When
+// the database refuses one, all are done again, each so that its failure undoes
+// it alone, and failed hears of those that fail.
+func (s *Store) units(ctx context.Context, op string, n int, begin func(*tx) func(i int) error, failed func(i int, err error)) error {
+	err := s.write(ctx, op, func(t *tx) error {
+		unit := begin(t)
+		for i := range n {
+			if err := unit(i); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil || unavailable(err) {
+		return err
+	}
+	return s.write(ctx, op, func(t *tx) error {
+		t.apart = true
+		for i := range n {
+			unit := begin(t) // what it remembers of an undone unit would be wrong
+			err := t.savepoint(func() error { return unit(i) })
+			if unavailable(err) {
+				return err
+			}
+			if err != nil {
+				failed(i, s.alone(op, err))
+			}
+		}
+		return nil
+	})
+}
+
+// alone is the error of a unit that failed alone. It is logged here, because
+// nobody above knows the cause.
+func (s *Store) alone(op string, err error) error {
+	s.log.Error().Err(err).Str("operation", op).Msg("one unit of a group failed alone")
+	return fault.Wrap(fmt.Errorf("sqlite: %s: %w", op, err), fault.Internal, "internal error of the store")
+}
+
 // savepoint runs fn so that its failure undoes only what it did.
 func (t *tx) savepoint(fn func() error) error {
 	if err := t.exec("SAVEPOINT unit"); err != nil {
