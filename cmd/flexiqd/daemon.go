@@ -50,8 +50,7 @@ type daemon struct {
 
 	dir      *dataDir // locked; nil with an outside NATS server
 	store    store.Store
-	quotas   *configcache.Cache[configcache.Quota]
-	tokens   *configcache.Cache[*store.Token]
+	caches   configcache.Caches
 	verifier *auth.Verifier
 	poller   *configcache.Poller
 
@@ -140,16 +139,8 @@ func (d *daemon) openCaches(context.Context) error {
 	d.poller = configcache.NewPoller(d.store, d.changed)
 	d.poller.Log = d.log
 	d.reg.MustRegister(d.poller)
-	metrics := configcache.NewMetrics(d.reg)
-	d.quotas = configcache.New(configcache.Options[configcache.Quota]{
-		Name: "quotas", Load: configcache.LoadQuotas(d.store), Fresh: d.poller.Fresh, Metrics: metrics,
-		Revision:  func(q configcache.Quota) int64 { return q.Stamp.Revision },
-		ChangedAt: func(q configcache.Quota) time.Time { return q.UpdatedAt },
-	})
-	d.tokens = configcache.New(configcache.Options[*store.Token]{
-		Name: "tokens", Load: configcache.LoadTokens(d.store), Fresh: d.poller.Fresh, Metrics: metrics,
-	})
-	d.verifier = auth.NewVerifier(auth.Cached(d.tokens), time.Now)
+	d.caches = configcache.NewCaches(d.store, d.poller.Fresh, configcache.NewMetrics(d.reg))
+	d.verifier = auth.NewVerifier(auth.Cached(d.caches.Tokens), time.Now)
 	d.health.Add(telemetry.Check{Name: "tokens", Critical: true, Run: d.poller.Check})
 	return nil
 }
@@ -214,10 +205,7 @@ func (d *daemon) hear() error {
 	if _, err := d.conn.OnConfig(d.hinted); err != nil {
 		return fmt.Errorf("cannot hear hints: %w", err)
 	}
-	d.conn.OnReconnect(func() {
-		d.quotas.DropAll()
-		d.tokens.DropAll()
-	})
+	d.conn.OnReconnect(d.caches.DropAll)
 	return nil
 }
 
@@ -241,7 +229,7 @@ func (d *daemon) openServices(ctx context.Context) error {
 		cfg := admission.DefaultConfig()
 		cfg.MaxPayload = d.opts.MaxPayload
 		if d.admission, err = admission.New(cfg, admission.Deps{
-			Store: d.store, Jobs: d.store, Quotas: d.quotas, Hints: d.conn, Reports: d.conn, Log: d.log, Registerer: d.reg,
+			Store: d.store, Jobs: d.store, Quotas: d.caches.Quotas, Hints: d.conn, Reports: d.conn, Log: d.log, Registerer: d.reg,
 		}); err != nil {
 			return err
 		}
@@ -251,7 +239,7 @@ func (d *daemon) openServices(ctx context.Context) error {
 		cfg := dispatchgate.DefaultConfig()
 		cfg.Lease = d.opts.ClaimLease
 		if d.dispatchgate, err = dispatchgate.New(cfg, dispatchgate.Deps{
-			Store: d.store, Quotas: d.quotas, Hints: d.conn, Log: d.log, Registerer: d.reg,
+			Store: d.store, Quotas: d.caches.Quotas, Hints: d.conn, Log: d.log, Registerer: d.reg,
 		}); err != nil {
 			return err
 		}

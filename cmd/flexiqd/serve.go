@@ -180,33 +180,26 @@ func (d *daemon) run(name string, f func(context.Context) error) {
 
 // hinted takes a hint that an object changed, ours or another process's.
 func (d *daemon) hinted(kind store.Kind, key string, revision int64) {
-	switch kind {
-	case store.KindQuota:
-		d.quotas.Invalidate(key, revision)
-	case store.KindDefaultQuota:
-		d.quotas.DropAll()
-		key = "" // every namespace may be concerned
-	case store.KindToken:
-		d.tokens.Invalidate(key, revision)
-	}
+	d.caches.Hint(kind, key, revision)
 	d.tell(kind, key)
 }
 
 // changed takes what the poll of the store found; nil means anything may have changed.
 func (d *daemon) changed(changes []store.Change) {
+	d.caches.Changed(changes)
 	if changes == nil {
-		d.quotas.DropAll()
-		d.tokens.DropAll()
 		d.tell(store.KindDefaultQuota, "")
-		return
 	}
 	for _, c := range changes {
-		d.hinted(c.Kind, c.Key, 0)
+		d.tell(c.Kind, c.Key)
 	}
 }
 
 // tell passes a change on to the services that act on it.
 func (d *daemon) tell(kind store.Kind, key string) {
+	if kind == store.KindDefaultQuota {
+		key = "" // every namespace may be concerned
+	}
 	if d.dispatchgate != nil && kind != store.KindToken {
 		d.dispatchgate.QuotaChanged(key)
 	}
@@ -256,9 +249,8 @@ func (d *daemon) stop() error {
 	if d.conn != nil {
 		d.conn.Close(ctx)
 	}
-	if d.quotas != nil {
-		d.quotas.Close()
-		d.tokens.Close()
+	if d.caches.Quotas != nil {
+		d.caches.Close()
 	}
 	if d.nats != nil {
 		d.nats.Shutdown()
