@@ -15,6 +15,16 @@ type Bucket struct {
 	At    int64 // microseconds since 1970 at which Level held
 }
 
+// BucketOf makes a bucket of whole tokens and the part of one that has arrived,
+// in microseconds of the rate's unit: for a store whose numbers are too short for
+// a level.
+func BucketOf(rate Rate, tokens, part, at int64) Bucket {
+	if rate.Count == 0 {
+		return Bucket{}
+	}
+	return Bucket{Rate: rate, Level: tokens*rate.Unit.micros() + part, At: at}
+}
+
 // Refill returns the bucket as it stands at now under rate. Tokens arrive
 // continuously. A clock that stepped back re-anchors the bucket without a
 // gain; one that stepped forward gains one capacity at most. A new rate

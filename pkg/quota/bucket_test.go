@@ -209,3 +209,17 @@ func TestRateBound(t *testing.T) {
 		}
 	})
 }
+
+func TestBucketOf(t *testing.T) {
+	rate := quota.Rate{Count: quota.MaxRateCount, Unit: quota.PerHour}
+	full := quota.Bucket{}.Refill(rate, time.UnixMicro(7))
+	if got := quota.BucketOf(rate, quota.MaxRateCount, 0, 7); got != full {
+		t.Errorf("a full bucket is %+v, want %+v", got, full)
+	}
+	if got := quota.BucketOf(rate, 3, 42, 7); got.Tokens() != 3 || got.Level != 3*3_600_000_000+42 {
+		t.Errorf("got %+v", got)
+	}
+	if got := quota.BucketOf(quota.Rate{}, 3, 42, 7); got != (quota.Bucket{}) {
+		t.Errorf("a bucket without a rate is %+v", got)
+	}
+}

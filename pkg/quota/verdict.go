@@ -77,11 +77,10 @@ func (q Quota) Decide(u Usage, a Ask, now time.Time) Verdict {
 // over builds the verdict on a call that limit stops.
 func (q Quota) over(limit string, pending int64, b Bucket, a Ask) Verdict {
 	if q.Excess() == Drop {
-		v := Verdict{Decision: Shed, Bucket: b}
+		v := Verdict{Decision: Shed, Bucket: b, Error: q.ShedOverRate(a.Namespace)}
 		if limit == MaxPending {
-			v.Error = fmt.Sprintf("quota: namespace '%s' is over max_pending %d with %d pending", a.Namespace, *q.MaxPending, pending)
-		} else {
-			v.Error = fmt.Sprintf("quota: namespace '%s' is over enqueue_rate %s", a.Namespace, q.EnqueueRate)
+			before, after := q.ShedOverDepth(a.Namespace)
+			v.Error = before + itoa(pending) + after
 		}
 		return v
 	}
@@ -105,6 +104,25 @@ func (q Quota) over(limit string, pending int64, b Bucket, a Ask) Verdict {
 		f.With(fault.KeyRetryAfterMS, itoa((wait + time.Millisecond - 1).Milliseconds()))
 	}
 	return Verdict{Decision: Refuse, Fault: f, Bucket: b}
+}
+
+// ShedOverDepth is the error text of a job shed over max_pending, cut where the
+// number of pending jobs stands: for a store that decides inside the database,
+// where only it knows the number. Both are empty without the limit.
+func (q Quota) ShedOverDepth(ns string) (before, after string) {
+	if q.MaxPending == nil {
+		return "", ""
+	}
+	return fmt.Sprintf("quota: namespace '%s' is over max_pending %d with ", ns, *q.MaxPending), " pending"
+}
+
+// ShedOverRate is the error text of a job shed over enqueue_rate, empty without
+// the limit.
+func (q Quota) ShedOverRate(ns string) string {
+	if q.EnqueueRate == nil {
+		return ""
+	}
+	return fmt.Sprintf("quota: namespace '%s' is over enqueue_rate %s", ns, q.EnqueueRate)
 }
 
 // fits is how many jobs would pass now: the smaller room of both limits.

@@ -230,3 +230,21 @@ func TestDecideProperties(t *testing.T) {
 		}
 	})
 }
+
+// A store that decides inside the database puts the text together itself.
+func TestShedTexts(t *testing.T) {
+	q := quota.Quota{MaxPending: new(int64(5)), EnqueueRate: &quota.Rate{Count: 7, Unit: quota.PerMinute}, OnExcess: quota.Drop}
+	before, after := q.ShedOverDepth("it's")
+	deep := q.Decide(quota.Usage{Pending: 42, Bucket: quota.Bucket{}}, quota.Ask{Namespace: "it's", Jobs: 1}, time.UnixMicro(1))
+	if got, want := before+"42"+after, "quota: namespace 'it's' is over max_pending 5 with 42 pending"; got != want || deep.Error != want {
+		t.Errorf("over depth: %q and %q, want %q", got, deep.Error, want)
+	}
+	q.MaxPending = nil
+	fast := q.Decide(quota.Usage{}, quota.Ask{Namespace: "it's", Jobs: 8}, time.UnixMicro(1))
+	if got, want := q.ShedOverRate("it's"), "quota: namespace 'it's' is over enqueue_rate 7/m"; got != want || fast.Error != want {
+		t.Errorf("over rate: %q and %q, want %q", got, fast.Error, want)
+	}
+	if before, after := (quota.Quota{}).ShedOverDepth("n"); before+after+(quota.Quota{}).ShedOverRate("n") != "" {
+		t.Error("a quota without limits has a text")
+	}
+}

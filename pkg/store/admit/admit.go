@@ -134,8 +134,7 @@ func (d *decider) repeated(c *store.Call) (store.Outcome, bool) {
 		return store.Outcome{}, false
 	}
 	if conflict != "" {
-		return store.Outcome{Err: fault.New(fault.IDConflict,
-			"job id %s: a call with known ids must repeat the same jobs", conflict).With("job_id", conflict)}, true
+		return store.Outcome{Err: Conflict(conflict)}, true
 	}
 	out := store.Outcome{Repeat: true, Results: make([]store.Result, len(c.Jobs))}
 	for i := range c.Jobs {
@@ -147,6 +146,12 @@ func (d *decider) repeated(c *store.Call) (store.Outcome, bool) {
 		}
 	}
 	return out, true
+}
+
+// Conflict is the refusal of a call that has the id of a job with other content,
+// or a known id together with new ones.
+func Conflict(id string) *fault.Error {
+	return fault.New(fault.IDConflict, "job id %s: a call with known ids must repeat the same jobs", id).With("job_id", id)
 }
 
 func (d *decider) admit(c *store.Call) store.Outcome {
