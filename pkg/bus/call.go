@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"errors"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -215,12 +216,12 @@ func (m *mux) fail(err error, matches func(subject string) bool) (failed int) {
 
 // denied takes a permission violation to the calls that it concerns, and
 // reports whether there were any.
-func (m *mux) denied(violation error) bool {
-	action, subject := parseViolation(violation.Error())
-	err := fault.Wrap(violation, fault.PermissionDenied, "the token may not publish to %s", subject)
+func (m *mux) denied(cause error) bool {
+	action, subject := parseViolation(cause.Error())
 	if action == "subscription" {
-		return m.inboxDenied(violation, subject)
+		return m.inboxDenied(cause, subject)
 	}
+	err := fault.Wrap(cause, fault.PermissionDenied, "the token may not publish to %s", subject)
 	failed := m.fail(err, func(s string) bool { return s == subject })
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -237,7 +238,7 @@ func (m *mux) denied(violation error) bool {
 }
 
 // inboxDenied handles a refused inbox: no answer can come.
-func (m *mux) inboxDenied(violation error, subject string) bool {
+func (m *mux) inboxDenied(cause error, subject string) bool {
 	m.mu.Lock()
 	ours := m.sub != nil && subject == m.inbox+"*"
 	if ours {
@@ -245,25 +246,21 @@ func (m *mux) inboxDenied(violation error, subject string) bool {
 	}
 	m.mu.Unlock()
 	if ours {
-		m.failAll(fault.Wrap(violation, fault.PermissionDenied, "the token may not receive replies at %s", subject))
+		m.failAll(fault.Wrap(cause, fault.PermissionDenied, "the token may not receive replies at %s", subject))
 	}
 	return ours
 }
 
+var violation = regexp.MustCompile(`(?i)violation for (publish|subscription) to "([^"]*)"`)
+
 // parseViolation reads the server's text, such as
 // `Permissions Violation for Publish to "a.b"`.
 func parseViolation(text string) (action, subject string) {
-	lower := strings.ToLower(text)
-	for _, a := range []string{"publish", "subscription"} {
-		i := strings.LastIndex(lower, "violation for "+a+" to \"")
-		if i < 0 {
-			continue
-		}
-		rest := text[i+len("violation for ")+len(a)+len(" to \""):]
-		subject, _, _ = strings.Cut(rest, "\"")
-		return a, subject
+	m := violation.FindStringSubmatch(text)
+	if m == nil {
+		return "", ""
 	}
-	return "", ""
+	return strings.ToLower(m[1]), m[2]
 }
 
 // Denied tells when the server forbids a publish to the subject. stop ends the
