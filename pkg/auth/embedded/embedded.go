@@ -88,11 +88,11 @@ func (a *Authenticator) Check(c server.ClientAuthentication) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), verifyTimeout)
 	defer cancel()
 	id, expires, err := a.verifier.VerifyUntil(ctx, text)
-	if err != nil {
-		a.refused(c, err)
-		return false
+	if err == nil && !a.remember(id, c.GetID()) {
+		err = errCut
 	}
-	if !a.remember(id, c.GetID()) {
+	if err != nil {
+		a.refuse(c, err)
 		return false
 	}
 	publish, subscribe := auth.Permissions(id)
@@ -131,7 +131,18 @@ func tokenText(opts *server.ClientOpts) string {
 	return opts.Username
 }
 
-func (a *Authenticator) refused(c server.ClientAuthentication, err error) {
+// errCut is why a token is refused that a cache still takes for valid.
+var errCut = fault.New(fault.Unauthenticated, "the token was revoked just now")
+
+// refuse says why, to the log alone. The server logs the user name of a refused
+// connection, and tells it to its system account; a token may stand there, and
+// be a valid one, so the name is replaced.
+func (a *Authenticator) refuse(c server.ClientAuthentication, err error) {
+	nothing := &server.SubjectPermission{Deny: []string{">"}}
+	c.RegisterUser(&server.User{
+		Username:    "refused",
+		Permissions: &server.Permissions{Publish: nothing, Subscribe: nothing},
+	})
 	if fault.Is(err, fault.Unauthenticated) {
 		a.log.Debug().Stringer("remote", c.RemoteAddress()).Msg("connection refused: token not valid")
 		return
