@@ -68,7 +68,7 @@ func (t *tx) cancel(l *live, out *store.Cancelled) error {
 	if l.cancelled {
 		return nil
 	}
-	return t.exec("UPDATE OR ROLLBACK jobs SET cancelled = 1 WHERE ns = ? AND id = ?", l.ns, l.job.ID)
+	return t.exec("UPDATE OR ROLLBACK jobs SET cancelled = 1 WHERE rowid = ?", l.row)
 }
 
 const selectCancellable = `SELECT id, state, queue, task, created_at, cancelled FROM jobs

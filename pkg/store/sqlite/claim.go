@@ -24,6 +24,7 @@ type lane struct {
 
 // candidate is a due job.
 type candidate struct {
+	row   int64 // its rowid, which holds for the transaction
 	job   *job.Job
 	aside int64 // bytes of a payload that was not read yet
 }
@@ -169,7 +170,7 @@ func (d *dispatch) front(f *floor, lanes []*lane, want int64) (*lane, error) {
 
 const (
 	mostAtOnce = 128 // candidates read at a time from one lane
-	selectDue  = `SELECT ` + liveColumns + payloadColumns + ` FROM jobs INDEXED BY jobs_pending
+	selectDue  = `SELECT ` + liveColumns + payloadColumns + `, rowid FROM jobs INDEXED BY jobs_pending
 		WHERE ns = ? AND queue = ? AND lane = ? AND rank = ? AND state = 0 AND (run_at, id) > (?, ?)
 		ORDER BY run_at, id LIMIT ?`
 	selectNext = `SELECT run_at FROM jobs INDEXED BY jobs_pending
@@ -187,7 +188,7 @@ func (d *dispatch) fill(f *floor, l *lane, n int64) error {
 			return false
 		}
 		c := &candidate{job: j, aside: r.int()}
-		j.Payload = r.bytes()
+		j.Payload, c.row = r.bytes(), r.int()
 		l.due = append(l.due, c)
 		l.lastAt, l.lastID = micros(j.RunAt), j.ID
 		read++
@@ -218,7 +219,7 @@ func (d *dispatch) nextAt(f *floor, lanes []*lane) (next time.Time, err error) {
 }
 
 const claimJob = `UPDATE OR ROLLBACK jobs SET state = 1, attempt = attempt + 1, started_at = ?, lease = ?, lease_expires = ?, worker = ?
-	WHERE ns = ? AND id = ?`
+	WHERE rowid = ?`
 
 // claim makes a due job running.
 func (d *dispatch) claim(f *floor, c *candidate, w *store.Want) (store.Leased, error) {
@@ -232,5 +233,5 @@ func (d *dispatch) claim(f *floor, c *candidate, w *store.Want) (store.Leased, e
 	j := *c.job
 	j.State, j.Attempt, j.StartedAt, j.Worker = job.Running, j.Attempt+1, d.now, w.Worker
 	leased := store.Leased{Job: j, Lease: rand.Text(), ExpiresAt: d.now.Add(min(w.LeaseFor, j.Timeout)).Truncate(time.Microsecond)}
-	return leased, d.exec(claimJob, d.now, leased.Lease, leased.ExpiresAt, null(w.Worker), f.id, j.ID)
+	return leased, d.exec(claimJob, d.now, leased.Lease, leased.ExpiresAt, null(w.Worker), c.row)
 }

@@ -52,7 +52,7 @@ func (t *tx) heartbeat(ns int64, b *store.Beat) (store.Pulse, error) {
 		return pulse, nil
 	}
 	pulse.ExpiresAt = until
-	return pulse, t.exec("UPDATE OR ROLLBACK jobs SET lease_expires = ? WHERE ns = ? AND id = ?", until, ns, b.JobID)
+	return pulse, t.exec("UPDATE OR ROLLBACK jobs SET lease_expires = ? WHERE rowid = ?", until, l.row)
 }
 
 const (

@@ -9,8 +9,8 @@ import (
 
 // live is what ending an attempt needs to know of a live job.
 type live struct {
+	row          int64   // its rowid, which holds for the transaction
 	job          job.Job // with what [job.Job.After] reads, queue and task
-	ns           int64
 	lease        string
 	expires      time.Time
 	cancelled    bool
@@ -18,12 +18,12 @@ type live struct {
 	settledAs    string
 }
 
-const liveFields = `ns, id, state, queue, task, attempt, max_attempts, timeout, backoff_base, backoff_max, started_at,
+const liveFields = `rowid, id, state, queue, task, attempt, max_attempts, timeout, backoff_base, backoff_max, started_at,
 	lease, lease_expires, cancelled, settled_lease, settled_as`
 
 func (r *row) live() *live {
 	return &live{
-		ns: r.int(),
+		row: r.int(),
 		job: job.Job{ID: r.text(), State: states[r.int()], Queue: r.text(), Task: r.text(), Attempt: int32(r.int()),
 			MaxAttempts: int32(r.int()), Timeout: r.duration(), BackoffBase: r.duration(), BackoffMax: r.duration(), StartedAt: r.time()},
 		lease: r.text(), expires: r.time(), cancelled: r.bool(), settledLease: r.text(), settledAs: r.text(),
@@ -79,14 +79,14 @@ const unchangedColumns = `ns, id, queue, task, rank, run_at, max_attempts, timeo
 const (
 	retryJob = `UPDATE OR ROLLBACK jobs SET state = 0, run_at = coalesce(?, run_at), attempt = ?, error = coalesce(?, error),
 		settled_lease = coalesce(?, settled_lease), settled_as = coalesce(?, settled_as),
-		lease = NULL, lease_expires = 0, worker = NULL WHERE ns = ? AND id = ?`
+		lease = NULL, lease_expires = 0, worker = NULL WHERE rowid = ?`
 	archiveJob = `INSERT OR ROLLBACK INTO archive (` + unchangedColumns + `, attempt, error, settled_lease, settled_as, finished_at, state, result)
 		SELECT ` + unchangedColumns + `, ?, coalesce(?, error), coalesce(?, settled_lease), coalesce(?, settled_as), ?, ?, ?
-		FROM jobs WHERE ns = ? AND id = ?`
+		FROM jobs WHERE rowid = ?`
 	buryJob = `INSERT OR ROLLBACK INTO dead_letters (` + unchangedColumns + `, attempt, error, settled_lease, settled_as, finished_at, shed)
 		SELECT ` + unchangedColumns + `, ?, coalesce(?, error), coalesce(?, settled_lease), coalesce(?, settled_as), ?, 0
-		FROM jobs WHERE ns = ? AND id = ?`
-	deleteJob = `DELETE FROM jobs WHERE ns = ? AND id = ?`
+		FROM jobs WHERE rowid = ?`
+	deleteJob = `DELETE FROM jobs WHERE rowid = ?`
 )
 
 // end takes a live job where its attempt's end takes it. s is nil when no
@@ -106,9 +106,9 @@ func (t *tx) end(l *live, move job.Move, s *store.Settlement) error {
 		if !move.KeepsTurn {
 			runAt = t.now.Add(move.Delay)
 		}
-		return t.exec(retryJob, runAt, move.Attempt, null(move.Error), lease, as, l.ns, l.job.ID)
+		return t.exec(retryJob, runAt, move.Attempt, null(move.Error), lease, as, l.row)
 	case job.Dead:
-		if err := t.exec(buryJob, move.Attempt, null(move.Error), lease, as, t.now, l.ns, l.job.ID); err != nil {
+		if err := t.exec(buryJob, move.Attempt, null(move.Error), lease, as, t.now, l.row); err != nil {
 			return err
 		}
 	default:
@@ -116,9 +116,9 @@ func (t *tx) end(l *live, move job.Move, s *store.Settlement) error {
 		if move.State == job.Cancelled {
 			state = stateCancelled
 		}
-		if err := t.exec(archiveJob, move.Attempt, null(move.Error), lease, as, t.now, state, result, l.ns, l.job.ID); err != nil {
+		if err := t.exec(archiveJob, move.Attempt, null(move.Error), lease, as, t.now, state, result, l.row); err != nil {
 			return err
 		}
 	}
-	return t.exec(deleteJob, l.ns, l.job.ID)
+	return t.exec(deleteJob, l.row)
 }
