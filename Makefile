@@ -26,12 +26,16 @@ build: ## Build static binaries into bin/
 	CGO_ENABLED=0 $(GO) build -trimpath -o bin/ ./cmd/...
 
 .PHONY: test
-test: needs-cc ## Run all tests with the race detector (PKG=./pkg/job/... for some of them)
+test: needs-cc needs-servers ## Run all tests with the race detector (PKG=./pkg/job/... for some of them)
 	CGO_ENABLED=1 $(GO) test -race $(UNCHECKED) -timeout=$(TIMEOUT) $(PKG)
 	$(GO) -C tools test ./...
 
 .PHONY: race
 race: test ## The same as test
+
+.PHONY: needs-servers
+needs-servers:
+	@tools/test-servers
 
 # The race detector is linked with a C compiler; without one Go says only that
 # cgo is missing.
