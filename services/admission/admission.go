@@ -108,13 +108,14 @@ type Service struct {
 	tally   *tally
 	warned  *rate.Sometimes // an unreadable quota is logged now and then, not per call
 
-	life   context.Context // of the loads of quotas
-	end    context.CancelFunc
-	loads  sync.WaitGroup
-	mu     sync.Mutex
-	cold   map[string][]*parcel // by namespace: calls that wait for their quota's load
-	colds  int                  // how many those are
-	closed bool
+	life       context.Context // of the loads of quotas
+	end        context.CancelFunc
+	loads      sync.WaitGroup
+	mu         sync.Mutex
+	cold       map[string][]*parcel // by namespace: calls that wait for their quota's load
+	colds      int                  // how many those are
+	unreadable map[string]time.Time // when a namespace's quota was last found to be so
+	closed     bool
 }
 
 // New makes a service. It serves at once.
@@ -133,6 +134,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		cfg: cfg, store: deps.Store, jobs: deps.Jobs, quotas: deps.Quotas, hints: deps.Hints,
 		log: deps.Log, metrics: m, tally: newTally(uuid.NewString(), deps.Reports),
 		warned: &rate.Sometimes{Interval: 10 * time.Second}, cold: make(map[string][]*parcel),
+		unreadable: make(map[string]time.Time),
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.group = batch.New("admit", cfg.Lanes, batch.Options[*parcel]{

@@ -104,7 +104,7 @@ func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 	f.store, err = sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "flexiq.db"), sqlite.Options{Timeout: testkit.Patience})
 	f.must(err)
 	f.way = &interposed{Admission: f.store}
-	caches := configcache.NewCaches(f.store, nil, nil)
+	caches := configcache.NewCaches(f.store, func() bool { return true }, nil)
 	f.quotas = caches.Quotas
 	cfg := DefaultConfig()
 	for _, c := range change {

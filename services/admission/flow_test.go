@@ -103,8 +103,31 @@ func TestUnreadableQuota(t *testing.T) {
 	}
 	f.ok("whole", "Enqueue", `{"job":{"task":"t"}}`)
 	f.quota("broken", `{"max_pending":1}`)
+	f.quotas.Invalidate("broken", 0) // the hint
 	f.ok("broken", "Enqueue", `{"job":{"task":"t"}}`)
 	f.wantPending("broken", 1)
+}
+
+// A flood under an unreadable quota does not load it for each call; a repair
+// that nobody told of is found by who comes later.
+func TestUnreadableFlood(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.quota("broken", `{}x`)
+	loads := &slowQuotas{Cache: f.quotas, release: make(chan struct{})}
+	close(loads.release)
+	f.svc.quotas = loads
+	begun := time.Now()
+	for range 200 {
+		if err := <-f.start(t.Context(), "broken"); !fault.Is(err, fault.QuotaUnreadable) {
+			t.Fatalf("got %v", err)
+		}
+	}
+	if most := 2 + int(time.Since(begun)/unreadablePause); loads.gets > most {
+		t.Errorf("%d loads for 200 calls in %s", loads.gets, time.Since(begun))
+	}
+	f.quota("broken", "")
+	testkit.Eventually(t, "the repair is found", func() bool { return <-f.start(t.Context(), "broken") == nil })
 }
 
 // A store that fails looks like nothing else, and nothing is spent.

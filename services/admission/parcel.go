@@ -19,6 +19,11 @@ const (
 	// loadTimeout bounds a load of a quota.
 	loadTimeout = 5 * time.Second
 
+	// unreadablePause is how long an unreadable quota is believed to be so. It is
+	// looked at again for whoever comes later, so that its repair takes effect
+	// at once even where no hint of it arrives, but not for each call of a flood.
+	unreadablePause = 100 * time.Millisecond
+
 	// jobOverhead is counted in a job's bytes beside its payload.
 	jobOverhead = 512
 )
@@ -65,11 +70,20 @@ func (s *Service) enter(p *parcel) {
 	switch {
 	case ok && q.Err == nil:
 		s.submit(p, q)
+	case ok && s.justUnreadable(p.ns):
+		s.finish(p, q.Err)
 	default:
-		// An unreadable quota is loaded anew for whoever comes, so that its
-		// repair takes effect at once.
 		s.load(p, ok)
 	}
+}
+
+// justUnreadable reports whether the namespace's quota was found unreadable a
+// moment ago.
+func (s *Service) justUnreadable(ns string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at, found := s.unreadable[ns]
+	return found && time.Since(at) < unreadablePause
 }
 
 // load gives the parcel to the load of its namespace's quota, starting one when
@@ -111,6 +125,11 @@ func (s *Service) loadQuota(ns string, fresh bool) {
 		s.warned.Do(func() { s.log.Warn().Str("namespace", ns).Err(err).Msg("unreadable quota") })
 	}
 	s.mu.Lock()
+	if err == nil {
+		delete(s.unreadable, ns)
+	} else if q.Err != nil {
+		s.unreadable[ns] = time.Now()
+	}
 	waiting := s.cold[ns]
 	delete(s.cold, ns)
 	s.colds -= len(waiting)

@@ -179,7 +179,10 @@ func (s *Service) release(ns string, jobs []store.Leased) {
 	left := func(err error) {
 		s.log.Warn().Str("namespace", ns).Int("jobs", len(items)).Err(err).Msg("claim not undone; its leases will end")
 	}
-	err := s.laneOf(ns).settle(ns, items, func(_ []store.Settled, err error) {
+	err := s.laneOf(ns).settle(ns, items, func(settled []store.Settled, err error) {
+		for i := 0; err == nil && i < len(settled); i++ {
+			err = settled[i].Err
+		}
 		if err != nil {
 			left(err)
 		}

@@ -146,6 +146,26 @@ func TestNoWakeUpIsLost(t *testing.T) {
 	f.wantUsage("teasel-0", 0, rounds, 0, 0)
 }
 
+// One hint for a batch brings all its jobs to the claims that wait, although the
+// k-th of them is due k µs after the first.
+func TestWholeBatch(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	const jobs = 50
+	var waiting []<-chan claimed
+	for range jobs {
+		waiting = append(waiting, f.start(t.Context(), "a", &flexiqv1.ClaimRequest{Wait: long}))
+	}
+	f.parked(jobs)
+	f.enqueue("a", make([]job.Spec, jobs)...)
+	f.gate.Woken([]string{"a"})
+	for _, w := range waiting {
+		if c := f.await(w); c.err != nil || len(c.jobs) != 1 {
+			t.Fatalf("got %v, %v", c.jobs, c.err)
+		}
+	}
+}
+
 // dawdle spends a random short time.
 func dawdle(most int) {
 	for range rand.IntN(most * 100) {

@@ -124,7 +124,7 @@ func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 func (f *fixture) open(change ...func(*Config)) {
 	f.Helper()
 	f.ears, f.registry, f.way = &ears{}, prometheus.NewRegistry(), &interposed{Dispatch: f.store}
-	caches := configcache.NewCaches(f.store, nil, nil)
+	caches := configcache.NewCaches(f.store, func() bool { return true }, nil)
 	f.quotas = caches.Quotas
 	cfg := DefaultConfig()
 	for _, c := range change {
@@ -408,6 +408,3 @@ func (f *fixture) count(name string, label ...string) float64 {
 	}
 	return 0
 }
-
-// selectIDs selects jobs by their ids.
-func selectIDs(ids ...string) store.Selection { return store.Selection{IDs: ids} }

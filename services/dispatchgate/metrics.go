@@ -39,7 +39,7 @@ func newMetrics(reg prometheus.Registerer, waiting func() float64) (*metrics, er
 		claims:      vector(metricClaims, "Claims answered: with jobs, empty, or failed with a reason.", "result"),
 		granted:     prometheus.NewCounter(prometheus.CounterOpts{Name: metricGranted, Help: "Jobs handed to workers."}),
 		undelivered: prometheus.NewCounter(prometheus.CounterOpts{Name: metricUndelivered, Help: "Jobs of claims whose reply reached nobody."}),
-		settlements: vector(metricSettlements, "Settlements by outcome, and whether the lease was current.", "outcome", "lease"),
+		settlements: vector(metricSettlements, "Settlements by outcome, and whether the lease was current; unknown when the database refused.", "outcome", "lease"),
 		heartbeats:  vector(metricHeartbeats, "Heartbeats by answer.", "answer"),
 		ended:       vector(metricExpired, "Leases that ended without a settlement, by the state that followed.", "state"),
 		stale:       prometheus.NewCounter(prometheus.CounterOpts{Name: metricStale, Help: "Claims repeated because the quota had changed."}),
@@ -89,7 +89,10 @@ func (m *metrics) timeTurn(start time.Time) { m.turn.Observe(time.Since(start).S
 func (s *Service) countSettled(items []store.Settlement, settled []store.Settled) {
 	for i, r := range settled {
 		current := "current"
-		if !r.Accepted {
+		switch {
+		case r.Err != nil:
+			current = "unknown"
+		case !r.Accepted:
 			current = "stale"
 		}
 		s.metrics.settlements.WithLabelValues(string(items[i].Outcome), current).Inc()

@@ -22,8 +22,9 @@ const (
 	// its quota had changed. After that it waits to be woken.
 	maxStale = 5
 
-	// A due time that turns out to be too early, because the store's clock is
-	// behind ours, is tried again after earlyPause, then twice that, and so on.
+	// A due time that has passed here is tried at once; when that turns out to be
+	// too early, because the store's clock is behind ours, after earlyPause, then
+	// twice that, and so on.
 	earlyPause    = 20 * time.Millisecond
 	maxEarlyPause = time.Second
 )
@@ -218,6 +219,9 @@ func (r *room) granted(w *waiter, g *store.Grant) {
 func (r *room) conclude(l *line, now time.Time) {
 	t, v := l.tenant, l.verdict
 	woken := l.wakes != l.picked
+	if v.granted > 0 {
+		l.early = 0
+	}
 	l.verdict, l.lastAsk, t.quota = verdict{}, nil, nil
 	switch {
 	case v.stale && t.stale < maxStale:
@@ -287,7 +291,10 @@ func (r *room) await(l *line, nextAt, now time.Time) {
 		l.early = 0
 		r.agenda.set(&l.due, nextAt)
 	default:
-		pause := min(earlyPause<<min(l.early, 10), maxEarlyPause)
+		pause := time.Duration(0)
+		if l.early > 0 {
+			pause = min(earlyPause<<min(l.early-1, 10), maxEarlyPause)
+		}
 		l.early++
 		r.agenda.set(&l.due, now.Add(pause))
 	}

@@ -29,17 +29,28 @@ func (s *Service) settle(ctx context.Context, req *flexiqv1.SettleRequest, done 
 			return
 		}
 		res := &flexiqv1.SettleResponse{Results: make([]*flexiqv1.SettleResult, len(settled))}
-		for i, r := range settled {
-			res.Results[i] = &flexiqv1.SettleResult{JobId: items[i].JobID, Accepted: r.Accepted, Status: string(r.State)}
-			if !r.Accepted {
-				res.Results[i].Reason = string(fault.StaleLease)
-			}
+		for i := range settled {
+			res.Results[i] = s.settleResult(items[i].JobID, &settled[i])
 		}
 		done(res, nil)
 	})
 	if err != nil {
 		done(nil, err)
 	}
+}
+
+// settleResult tells what became of one settlement. One that the database
+// refused has that reason and may be sent again.
+func (s *Service) settleResult(jobID string, r *store.Settled) *flexiqv1.SettleResult {
+	out := &flexiqv1.SettleResult{JobId: jobID, Accepted: r.Accepted, Status: string(r.State)}
+	switch {
+	case r.Err != nil:
+		s.failing.Do(func() { s.log.Warn().Str("job", jobID).Err(r.Err).Msg("a settlement failed alone") })
+		out.Accepted, out.Reason = false, string(fault.Of(r.Err).Reason)
+	case !r.Accepted:
+		out.Reason = string(fault.StaleLease)
+	}
+	return out
 }
 
 // settlements reads a call. What cannot be stored is refused here by name,
@@ -113,7 +124,7 @@ func (s *Service) hintReturned(items []store.Settlement, settled []store.Settled
 	seen := make(map[string]bool)
 	for i, r := range settled {
 		ns := items[i].Namespace
-		if !r.Accepted || r.Repeat || seen[ns] {
+		if !r.Accepted || r.Err != nil || r.Repeat || seen[ns] {
 			continue
 		}
 		if r.State == job.Pending || s.capped(ns) {
@@ -145,18 +156,21 @@ func (s *Service) heartbeat(ctx context.Context, req *flexiqv1.HeartbeatRequest,
 			done(nil, err)
 			return
 		}
-		done(s.pulse(beats, pulses), nil)
+		done(s.pulse(beats, pulses))
 	})
 	if err != nil {
 		done(nil, err)
 	}
 }
 
-// pulse sorts the answers; a job stands in one list.
-func (s *Service) pulse(beats []store.Beat, pulses []store.Pulse) *flexiqv1.HeartbeatResponse {
+// pulse sorts the answers; a job stands in one list. A beat that the database
+// refused belongs in none of them, so its call fails and is to be sent again.
+func (s *Service) pulse(beats []store.Beat, pulses []store.Pulse) (*flexiqv1.HeartbeatResponse, error) {
 	res := &flexiqv1.HeartbeatResponse{}
 	for i, p := range pulses {
 		switch id := beats[i].JobID; {
+		case p.Err != nil:
+			return nil, p.Err
 		case !p.Alive:
 			res.Lost = append(res.Lost, id)
 		case p.Cancelled:
@@ -166,7 +180,7 @@ func (s *Service) pulse(beats []store.Beat, pulses []store.Pulse) *flexiqv1.Hear
 		}
 	}
 	s.metrics.beats(len(res.Alive), len(res.Lost), len(res.Cancelled))
-	return res
+	return res, nil
 }
 
 func (s *Service) readBeats(ns string, req *flexiqv1.HeartbeatRequest) ([]store.Beat, error) {

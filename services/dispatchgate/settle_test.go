@@ -1,6 +1,7 @@
 package dispatchgate
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"strings"
@@ -13,7 +14,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	flexiqv1 "flexiq/pkg/api/flexiq/v1"
+	"flexiq/pkg/fault"
 	"flexiq/pkg/job"
+	"flexiq/pkg/store"
 )
 
 func TestOutcomes(t *testing.T) {
@@ -156,7 +159,7 @@ func TestHeartbeat(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", d)
 	}
 	f.settle("a", job.Completed, held[0])
-	if _, err := f.store.Cancel(t.Context(), "a", selectIDs(ids[1]), 10); err != nil {
+	if _, err := f.store.Cancel(t.Context(), "a", store.Selection{IDs: ids[1:2]}, 10); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]any{"alive": []any{ids[2]}, "lost": []any{ids[0]}, "cancelled": []any{ids[1]}}
@@ -195,5 +198,33 @@ func TestAnotherNamespace(t *testing.T) {
 	f.wantUsage("wren", 1, 1, 0, 0)
 	if r := f.settle("wren", job.Completed, held...); !r[0].GetAccepted() {
 		t.Errorf("wren's own settlement: %v", r)
+	}
+}
+
+// What the database refuses of one alone is told for that one, and is no stale lease.
+func TestRefusedAlone(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	f.enqueue("a", job.Spec{}, job.Spec{})
+	held := f.claim("a", 2)
+	locked := fault.New(fault.StorageUnavailable, "the namespace is locked")
+	f.way.wrap(func(next turner) turner {
+		return func(ctx context.Context, s []store.Settlement, w []store.Want) ([]store.Settled, []store.Grant, error) {
+			settled, grants, err := next(ctx, s[1:], w)
+			return append([]store.Settled{{Err: locked}}, settled...), grants, err
+		}
+	})
+	r := f.settle("a", job.Completed, held...)
+	if r[0].GetAccepted() || r[0].GetReason() != "STORAGE_UNAVAILABLE" || r[0].GetStatus() != "" || !r[1].GetAccepted() {
+		t.Errorf("got %v", r)
+	}
+	_, err := f.gate.pulse(make([]store.Beat, 2), []store.Pulse{{Alive: true}, {Err: locked}})
+	if !fault.Is(err, fault.StorageUnavailable) {
+		t.Errorf("got %v", err)
+	}
+	f.way.wrap(nil)
+	f.wantUsage("a", 0, 1, 1, 0)
+	if again := f.settle("a", job.Completed, held[0]); !again[0].GetAccepted() {
+		t.Errorf("sent again: %v", again)
 	}
 }
