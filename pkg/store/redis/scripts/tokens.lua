@@ -1,0 +1,31 @@
+-- tokens: stores new tokens.
+--
+-- ARGV  2  1 for the first tokens of an installation: nothing is done when any was ever stored
+--       3  number of the audit record, or empty: none
+--       4  its namespace, 5 the record from its revision on
+--       6  number of tokens; then for each: id, namespace, value
+--
+-- Answers 1 when done, 0 when not, -1 when an id is taken.
+
+local first, audit, ns, rest = arg() == '1', arg(), arg(), arg()
+local new = {}
+for i = 1, number() do
+  new[i] = { id = arg(), ns = arg(), value = arg() }
+  if call('EXISTS', base .. 'token:' .. new[i].id) == 1 then return -1 end
+end
+if first and call('HGET', KEYS[1], 'bootstrapped') then return 0 end
+
+call('HSET', KEYS[1], 'bootstrapped', 1)
+for _, t in ipairs(new) do
+  call('SET', base .. 'token:' .. t.id, t.value)
+  call('ZADD', base .. 'tokens:' .. t.ns, 0, t.id)
+  publish('token:' .. t.id)
+end
+if audit ~= '' then
+  if ns == '' then
+    append(now, rest)
+  else
+    call('HSET', base .. 'outbox', audit, struct.pack('<i8Bc0', now, #ns, ns) .. rest)
+  end
+end
+return 1

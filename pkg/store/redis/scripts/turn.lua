@@ -1,0 +1,201 @@
+-- turn: applies settlements of one namespace, then serves wants of it.
+--
+-- ARGV  2  field of the quota document
+--       3  number under which the namespace was put among the busy ones for this; else empty
+--       4  number of settlements; then for each
+--            id, lease (32 bytes, or empty), 1 complete | 2 fail | 3 dead | 4 release,
+--            error, retry delay in µs or empty, result, a random number in [0, 1)
+--       n  number of wants; then for each
+--            revision, default revision, max, bound in bytes or 0, length of the lease, worker,
+--            max_running or empty, a secret, number of queues, queue …
+--
+-- Answers {1} when the namespace is not registered, {2} when it must be put among
+-- the busy ones first, so that an ended lease is found; else {0, now, settled …, grant …}:
+--   {0 missing | 1 refused | 2 accepted | 3 accepted before, state, queue, task, attempt}
+--   {1, revision, default revision, 1 if written past the door} stale, or {0, 1 if at the cap, next run_at or 0, id, value, payload kept aside, lease, its end, …}
+
+local field, registration = arg(), optional()
+local settlements, wants = {}, {}
+for i = 1, number() do
+  settlements[i] = { id = arg(), lease = arg(), outcome = number(), text = arg(), retry = optional(), result = arg(), jitter = number() }
+end
+for i = 1, number() do
+  local w = { revision = number(), default = number(), max = number(), bytes = number(), lease_for = number(), worker = arg(),
+    cap = optional(), secret = arg() }
+  local n = number()
+  if n > 0 then
+    w.queues = {}
+    local seen = {}
+    for _ = 1, n do
+      local q = arg()
+      if not seen[q] then w.queues[#w.queues + 1] = q end
+      seen[q] = true
+    end
+  end
+  wants[i] = w
+end
+
+local record = call('HMGET', KEYS[1], 'known', 'busy', 'cleared', 'granted')
+if not record[1] then return { 1 } end
+if #wants > 0 and not record[2] and call('EXISTS', base .. 'live') == 1 then
+  if not registration or registration <= tonumber(record[3] or 0) then return { 2 } end
+  call('HSET', KEYS[1], 'busy', registration)
+end
+
+-- after decides where an ended attempt takes a job, by the rules of job.After:
+-- state, attempt, error, and the delay or nil when it keeps its turn.
+local function after(j, s)
+  if s.outcome == 1 then return COMPLETE, j.attempt, '' end
+  if has(j.flags, CANCELLING) then return CANCELLED, j.attempt, s.text end
+  if s.outcome == 4 then return PENDING, math.max(0, j.attempt - 1), '', s.retry end
+  if s.outcome == 3 or j.attempt >= j.max_attempts then return DEAD, j.attempt, s.text end
+  if s.retry then return PENDING, j.attempt, s.text, s.retry end
+  local d, i = j.backoff_base, 1
+  while i < j.attempt and d < j.backoff_max do d, i = d * 2, i + 1 end
+  d = math.min(d, j.backoff_max)
+  return PENDING, j.attempt, s.text, math.floor(d / 2 + s.jitter * (d - d / 2))
+end
+
+local function settle(s)
+  local j = head(s.id)
+  if not j then return { 0, 0, '', '', 0 } end
+  local answer = { 1, j.state, j.queue, j.task, j.attempt }
+  if s.lease == '' then return answer end
+  if j.state ~= RUNNING or j.lease ~= s.lease then
+    if j.settled == s.lease and j.settled_as == s.outcome then answer[1] = 3 end
+    return answer
+  end
+  local state, attempt, text, delay = after(j, s)
+  j.attempt, j.settled, j.settled_as = attempt, s.lease, s.outcome
+  if delay then j.run = raw_time(now + delay) end
+  if state == COMPLETE and s.result ~= '' then call('SET', base .. 'r:' .. j.id, s.result) end
+  move(j, state, text)
+  return { 2, state, j.queue, j.task, attempt }
+end
+
+-- A heap of lanes by the first job of each that was not picked yet.
+local function before(a, b)
+  local x, y = a.due[a.at], b.due[b.at]
+  if x.run ~= y.run then return x.run < y.run end
+  return x.id < y.id
+end
+local function sink(heap, i)
+  while true do
+    local least = i
+    for c = 2 * i, 2 * i + 1 do
+      if heap[c] and before(heap[c], heap[least]) then least = c end
+    end
+    if least == i then return end
+    heap[i], heap[least] = heap[least], heap[i]
+    i = least
+  end
+end
+
+-- fill reads up to n more due jobs of a lane; false when there are none.
+local function fill(l, n)
+  local r = call('ZRANGEBYSCORE', base .. 'p:' .. l.name, '-inf', digits(now), 'WITHSCORES', 'LIMIT', l.read, n)
+  l.due, l.at, l.read = {}, 1, l.read + #r / 2
+  for i = 1, #r, 2 do l.due[#l.due + 1] = { id = r[i], run = tonumber(r[i + 1]), lane = l.name } end
+  return #r > 0
+end
+
+-- pick finds the first n due jobs of some queues, or of all.
+local function pick(queues, n)
+  local picked = {}
+  local ranks, by_rank
+  if queues then
+    ranks, by_rank = lanes_of(queues)
+  else
+    ranks = call('ZRANGE', base .. 'ranks', 0, -1)
+  end
+  for _, rank in ipairs(ranks) do
+    local left = n - #picked
+    if left <= 0 then break end
+    -- The first jobs are in the lanes whose first jobs are first.
+    local names = by_rank and by_rank[rank] or call('ZRANGEBYSCORE', base .. 'f:' .. rank, '-inf', digits(now), 'LIMIT', 0, left)
+    local heap, some = {}, math.floor(left / math.max(1, #names)) + 1
+    for _, name in ipairs(names) do
+      local l = { name = name, read = 0 }
+      if fill(l, some) then heap[#heap + 1] = l end
+    end
+    for i = math.floor(#heap / 2), 1, -1 do sink(heap, i) end
+    while heap[1] and #picked < n do
+      local l = heap[1]
+      picked[#picked + 1] = l.due[l.at]
+      l.at = l.at + 1
+      if l.at > #l.due and not fill(l, some) then
+        heap[1] = heap[#heap]
+        heap[#heap] = nil
+      end
+      sink(heap, 1)
+    end
+  end
+  return picked
+end
+
+-- take makes a picked job running and adds it to a grant.
+local function take(w, j, n, out)
+  j.state, j.attempt, j.started, j.lease = RUNNING, j.attempt + 1, now, string.sub(redis.sha1hex(w.secret .. n), 1, 32)
+  local ends = now + math.min(w.lease_for, j.timeout)
+  local bytes = moving(j)
+  stop_waiting(j)
+  call('SETRANGE', base .. 'j:' .. j.id, 1, bytes)
+  call('ZADD', base .. 'running', ends, j.id)
+  if w.worker ~= '' then call('HSET', base .. 'workers', j.id, w.worker) end
+  out[#out + 1] = j.id
+  out[#out + 1] = string.sub(j.value, 1, 1) .. bytes .. string.sub(j.value, 97)
+  out[#out + 1] = has(j.flags, ASIDE) and call('GET', base .. 'b:' .. j.id) or ''
+  out[#out + 1] = j.lease
+  out[#out + 1] = ends
+end
+
+local quota
+local function grant(w)
+  quota = quota or in_force(field)
+  if quota.past or w.revision ~= quota.revision or w.default ~= quota.default then return { 1, quota.revision, quota.fallback, quota.past and 1 or 0 } end
+  local room, capped = w.max, false
+  if w.cap then
+    local free = math.max(0, w.cap - call('ZCARD', base .. 'running'))
+    if free < room then room, capped = free, true end
+  end
+  local picked = pick(w.queues, room + (capped and 1 or 0))
+  local out = { 0, capped and #picked > room and 1 or 0, 0 }
+  local bytes, taken, full = 0, 0, false
+  for i = 1, math.min(#picked, room), 50 do
+    local some, keys = {}, {}
+    for k = i, math.min(i + 49, #picked, room) do
+      some[#some + 1], keys[#keys + 1] = picked[k], base .. 'j:' .. picked[k].id
+    end
+    for k, v in ipairs(call('MGET', unpack(keys))) do
+      local p = some[k]
+      if v then
+        local j = parse(p.id, v)
+        bytes = bytes + j.size
+        full = full or w.bytes > 0 and bytes > w.bytes and taken > 0
+        if not full then
+          taken = taken + 1
+          take(w, j, taken, out)
+        end
+      else -- an index entry without its job
+        call('ZREM', base .. 'p:' .. p.lane, p.id)
+        call('ZREM', base .. 'live', p.id)
+        touched[p.lane] = true
+      end
+    end
+    if full then break end
+  end
+  tidy_lanes()
+  if full then out[2] = 0 end
+  if taken == 0 then out[3] = next_at(w.queues) or 0 end
+  if taken > 0 and now - tonumber(record[4] or 0) > 10000000 then
+    record[4] = digits(now)
+    call('HSET', KEYS[1], 'granted', record[4])
+  end
+  return out
+end
+
+local out = { 0, now }
+for _, s in ipairs(settlements) do out[#out + 1] = settle(s) end
+tidy_lanes()
+for _, w in ipairs(wants) do out[#out + 1] = grant(w) end
+return out
