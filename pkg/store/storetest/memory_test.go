@@ -45,4 +45,6 @@ var memory = storetest.Backend{
 	},
 }
 
+func TestMain(m *testing.M) { storetest.Main(m, memory) }
+
 func TestMemory(t *testing.T) { storetest.Run(t, memory) }

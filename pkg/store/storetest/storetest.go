@@ -87,4 +87,6 @@ var groups = []group{
 	{"Quotas", quotaCases},
 	{"Tokens", tokenCases},
 	{"Trail", trailCases},
+	{"Processes", processCases},
+	{"Model", machineCases},
 }
