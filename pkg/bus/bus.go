@@ -11,6 +11,9 @@
 //
 // NATS checks what a client publishes to, and not where it asks for the reply.
 // A service therefore works only for replies below the caller's own inbox.
+//
+// The package has three parts that share a connection and little else: calls
+// (call.go), serving (serve.go and what it names) and hints (hints.go).
 package bus
 
 import (

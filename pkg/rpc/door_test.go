@@ -1,27 +1,21 @@
 package rpc_test
 
 import (
-	"bytes"
-	"compress/gzip"
 	"context"
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"connectrpc.com/connect"
 	"github.com/google/go-cmp/cmp"
-	"google.golang.org/protobuf/proto"
 
 	flexiqv1 "flexiq/pkg/api/flexiq/v1"
 	"flexiq/pkg/auth"
 	"flexiq/pkg/fault"
 	"flexiq/pkg/rpc"
-	"flexiq/pkg/testkit"
 )
 
 func TestHTTPAnswer(t *testing.T) {
@@ -255,48 +249,6 @@ func TestRefusalsAreHeard(t *testing.T) {
 	}
 }
 
-func TestLargeMessages(t *testing.T) {
-	r := newRig(t)
-	token := r.mint(t, "lark", auth.Produce)
-	r.getJob = func(_ context.Context, q *flexiqv1.GetJobRequest) (*flexiqv1.GetJobResponse, error) {
-		return &flexiqv1.GetJobResponse{}, nil
-	}
-	body := func(size int) string { return `{"id":"` + strings.Repeat("x", size-len(`{"id":""}`)) + `"}` }
-	if got := r.post(t, pathGetJob, token, body(maxBytes)); got.status != 200 {
-		t.Errorf("at the limit: %d %s", got.status, got.body)
-	}
-	check := func(name string, got answer) {
-		t.Helper()
-		if got.status != 400 || got.header.Get("Fq-Reason") != "PAYLOAD_TOO_LARGE" || !strings.Contains(got.body, "65536") {
-			t.Errorf("%s: %d %v %s", name, got.status, got.header, got.body)
-		}
-	}
-	check("announced", r.post(t, pathGetJob, token, body(maxBytes+1)))
-
-	chunked, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.url+pathGetJob, io.MultiReader(strings.NewReader(body(maxBytes+1))))
-	if err != nil {
-		t.Fatal(err)
-	}
-	chunked.Header.Set("Authorization", "Bearer "+token)
-	check("chunked", do(t, chunked))
-
-	var bomb bytes.Buffer
-	w := gzip.NewWriter(&bomb)
-	if _, err := io.WriteString(w, body(10*maxBytes)); err != nil {
-		t.Fatal(err)
-	}
-	w.Close()
-	check("gzip", r.post(t, pathGetJob, token, bomb.String(), "Content-Encoding", "gzip"))
-
-	for name, opts := range protocols() {
-		req := &flexiqv1.GetJobRequest{Id: strings.Repeat("x", 10*maxBytes)}
-		_, err := call[flexiqv1.GetJobRequest, flexiqv1.GetJobResponse](t, r, token, pathGetJob, req, opts...)
-		if got := rpc.FromConnectError(err); got == nil || got.Reason != fault.PayloadTooLarge {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
 func TestPanicsAndCausesStayInside(t *testing.T) {
 	r := newRig(t)
 	token := r.mint(t, "lark", auth.Produce, auth.Work)
@@ -324,116 +276,6 @@ func TestPanicsAndCausesStayInside(t *testing.T) {
 	if n := strings.Count(r.log.String(), "secret of the disk"); n != 1 {
 		t.Errorf("the cause was logged %d times", n)
 	}
-}
-
-func TestDeadlines(t *testing.T) {
-	r := newRig(t)
-	token := r.mint(t, "lark", auth.Produce, auth.Work)
-	left := make(chan time.Duration, 1)
-	note := func(ctx context.Context) {
-		deadline, ok := ctx.Deadline()
-		if !ok {
-			t.Error("no deadline")
-		}
-		left <- time.Until(deadline)
-	}
-	r.getJob = func(ctx context.Context, _ *flexiqv1.GetJobRequest) (*flexiqv1.GetJobResponse, error) {
-		note(ctx)
-		return &flexiqv1.GetJobResponse{}, nil
-	}
-	r.claim = func(ctx context.Context, _ *flexiqv1.ClaimRequest, done func(*flexiqv1.ClaimResponse, error)) {
-		note(ctx)
-		done(&flexiqv1.ClaimResponse{}, nil)
-	}
-	tests := []struct {
-		path   string
-		header []string
-		most   time.Duration
-	}{
-		{pathGetJob, nil, rpc.DefaultDeadline},
-		{pathGetJob, []string{"Connect-Timeout-Ms", "100000"}, 100 * time.Second},
-		{pathClaim, nil, rpc.PollDeadline},
-		{pathClaim, []string{"Connect-Timeout-Ms", "9000000"}, rpc.MaxDeadline},
-	}
-	for _, tt := range tests {
-		if got := r.post(t, tt.path, token, `{}`, tt.header...); got.status != 200 {
-			t.Fatalf("%s: %d %s", tt.path, got.status, got.body)
-		}
-		if got := <-left; got > tt.most || got < tt.most-testkit.Patience {
-			t.Errorf("%s %v: %s left, want %s", tt.path, tt.header, got, tt.most)
-		}
-	}
-	r.getJob = func(ctx context.Context, _ *flexiqv1.GetJobRequest) (*flexiqv1.GetJobResponse, error) {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}
-	if got := r.post(t, pathGetJob, token, `{}`, "Connect-Timeout-Ms", "1"); got.status != 504 || got.header.Get("Fq-Reason") != "DEADLINE_EXCEEDED" {
-		t.Errorf("over the deadline: %d %s", got.status, got.body)
-	}
-}
-
-// An answer that comes after its caller was told of the deadline, or after the
-// caller left, belongs to nobody.
-func TestUndelivered(t *testing.T) {
-	t.Run("late", func(t *testing.T) {
-		r := newRig(t)
-		token := r.mint(t, "lark", auth.Work)
-		var finish func(*flexiqv1.ClaimResponse, error)
-		r.claim = func(_ context.Context, _ *flexiqv1.ClaimRequest, done func(*flexiqv1.ClaimResponse, error)) {
-			finish = done
-		}
-		if got := r.post(t, pathClaim, token, `{}`, "Connect-Timeout-Ms", "1"); got.status != 504 {
-			t.Fatalf("%d %s", got.status, got.body)
-		}
-		late := &flexiqv1.ClaimResponse{Jobs: []*flexiqv1.ClaimedJob{{Lease: "l"}}}
-		finish(late, nil)
-		if got := <-r.undelivered; !proto.Equal(got, late) {
-			t.Errorf("undelivered %v", got)
-		}
-		finish(late, nil)
-		if len(r.undelivered) > 0 {
-			t.Error("told twice")
-		}
-	})
-	t.Run("gone", func(t *testing.T) {
-		r := newRig(t)
-		token := r.mint(t, "lark", auth.Work)
-		ctx, cancel := context.WithCancel(t.Context())
-		r.claim = func(ctx context.Context, _ *flexiqv1.ClaimRequest, done func(*flexiqv1.ClaimResponse, error)) {
-			cancel()
-			<-ctx.Done() // the door has noticed
-			done(&flexiqv1.ClaimResponse{}, nil)
-		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url+pathClaim, strings.NewReader(`{}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Authorization", "Bearer "+token)
-		client := &http.Client{Transport: &http.Transport{}}
-		if _, err := client.Do(req); !errors.Is(err, context.Canceled) {
-			t.Errorf("the client got %v", err)
-		}
-		client.CloseIdleConnections()
-		select {
-		case <-r.undelivered:
-		case <-time.After(testkit.Patience):
-			t.Error("nobody was told")
-		}
-	})
-	t.Run("delivered", func(t *testing.T) {
-		r := newRig(t)
-		token := r.mint(t, "lark", auth.Work)
-		r.claim = func(_ context.Context, _ *flexiqv1.ClaimRequest, done func(*flexiqv1.ClaimResponse, error)) {
-			done(&flexiqv1.ClaimResponse{}, nil)
-			done(nil, errors.New("again")) // is ignored
-		}
-		if got := r.post(t, pathClaim, token, `{}`); got.status != 200 || got.body != `{"jobs":[]}` {
-			t.Errorf("%d %s", got.status, got.body)
-		}
-		if len(r.undelivered) > 0 {
-			t.Error("a delivered answer was told as undelivered")
-		}
-	})
 }
 
 func TestMetricsCountWithoutNames(t *testing.T) {

@@ -18,16 +18,16 @@ import (
 // DefaultMaxBytes bounds a request's body, compressed or not.
 const DefaultMaxBytes = 8 << 20
 
-// transferTimeout bounds how long a client may take to send a request's body,
-// and to read the answer.
-const transferTimeout = time.Minute
-
 // HandlerOptions configure [Handler]. The zero value serves with defaults and
 // logs and counts nothing.
 type HandlerOptions struct {
 	Log      zerolog.Logger
 	Metrics  *Metrics
 	MaxBytes int // of a request's body; 0: DefaultMaxBytes
+
+	// TransferTimeout bounds how long a client may take to send a request's
+	// body, and to read the answer. 0: a minute.
+	TransferTimeout time.Duration
 }
 
 // Handler serves methods over gRPC, gRPC-Web and HTTP with JSON, below
@@ -37,6 +37,9 @@ type HandlerOptions struct {
 func Handler(methods []Method, ids *auth.Verifier, o HandlerOptions) http.Handler {
 	if o.MaxBytes == 0 {
 		o.MaxBytes = DefaultMaxBytes
+	}
+	if o.TransferTimeout == 0 {
+		o.TransferTimeout = time.Minute
 	}
 	d := &door{
 		ids:    ids,
@@ -76,6 +79,7 @@ type route struct {
 // visit is one request on its way through the door.
 type visit struct {
 	conn     *http.ResponseController
+	transfer time.Duration
 	id       auth.Identity
 	req, res proto.Message // res: the answer to be written
 	fault    *fault.Error
@@ -113,7 +117,7 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if route != nil {
 		name = route.method.Name
 	}
-	v := &visit{}
+	v := &visit{transfer: d.opts.TransferTimeout}
 	f := d.admit(w, r, v, route, doorName)
 	if f != nil {
 		d.refuse(w, r, f)
@@ -159,7 +163,7 @@ func (d *door) admit(w http.ResponseWriter, r *http.Request, v *visit, route *ro
 	r = r.WithContext(ctx)
 	r.Body = limitBody(r.Body, d.opts.MaxBytes)
 	v.conn = http.NewResponseController(w)
-	v.within(transferTimeout)
+	v.within(v.transfer)
 	defer v.within(0)
 	route.handler.ServeHTTP(w, r)
 	if v.res != nil && r.Context().Err() != nil {
@@ -196,7 +200,7 @@ func (r *route) call(ctx context.Context, in *connect.Request[wire]) (*connect.R
 	v := ctx.Value(visitKey{}).(*visit)
 	v.reached = true
 	v.within(0)
-	defer v.within(transferTimeout)
+	defer v.within(v.transfer)
 	ctx, cancel := r.method.Context(ctx, 0)
 	defer cancel()
 	req, err := r.method.open(ctx, in.Msg.msg, in.Msg.err)

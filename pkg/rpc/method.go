@@ -11,6 +11,10 @@
 // Functions return errors of package fault; anything else is shown as an
 // internal error. What caused an error is logged once, at the door, and never
 // shown.
+//
+// The package is larger than most because it holds everything that the doors
+// share and that must not differ between them: the forms of a body with their
+// strictness, the form of an error, the bounds.
 package rpc
 
 import (

@@ -58,7 +58,7 @@ type rig struct {
 
 const maxBytes = 64 << 10
 
-func newRig(t *testing.T) *rig {
+func newRig(t *testing.T, change ...func(*rpc.HandlerOptions)) *rig {
 	t.Helper()
 	r := &rig{
 		source:      tokens{},
@@ -67,9 +67,11 @@ func newRig(t *testing.T) *rig {
 		refusals:    make(chan refusal, 8),
 		undelivered: make(chan *flexiqv1.ClaimResponse, 8),
 	}
-	r.url = serve(t, rpc.Handler(r.methods(), auth.NewVerifier(r.source, time.Now), rpc.HandlerOptions{
-		Log: zerolog.New(r.log), Metrics: rpc.NewMetrics(r.registry), MaxBytes: maxBytes,
-	}))
+	o := rpc.HandlerOptions{Log: zerolog.New(r.log), Metrics: rpc.NewMetrics(r.registry), MaxBytes: maxBytes}
+	for _, c := range change {
+		c(&o)
+	}
+	r.url = serve(t, rpc.Handler(r.methods(), auth.NewVerifier(r.source, time.Now), o))
 	return r
 }
 

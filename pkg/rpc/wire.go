@@ -2,9 +2,11 @@ package rpc
 
 import (
 	"compress/gzip"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"time"
 
 	"connectrpc.com/connect"
@@ -59,6 +61,19 @@ func limitBody(body io.ReadCloser, limit int) io.ReadCloser {
 type limitedBody struct {
 	limitedReader
 	io.Closer
+}
+
+// Read also keeps the texts of network errors, with their addresses, inside.
+func (b *limitedBody) Read(p []byte) (int, error) {
+	n, err := b.limitedReader.Read(p)
+	var told *connect.Error
+	switch {
+	case err == nil, err == io.EOF, errors.As(err, &told):
+		return n, err
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return n, connectError(fault.New(fault.DeadlineExceeded, "the body did not arrive in time"))
+	}
+	return n, connectError(fault.New(fault.Cancelled, "the body broke off"))
 }
 
 type limitedReader struct {
