@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"zombiezen.com/go/sqlite"
+
 	"flexiq/pkg/job"
 	"flexiq/pkg/store"
 	"flexiq/pkg/store/admit"
@@ -106,6 +108,8 @@ const (
 	selectKnown = `SELECT ` + liveColumns + ` FROM jobs WHERE ns = ?1 AND id = ?2
 		UNION ALL SELECT ` + archiveColumns + ` FROM archive WHERE ns = ?1 AND id = ?2
 		UNION ALL SELECT ` + deadColumns + ` FROM dead_letters WHERE ns = ?1 AND id = ?2`
+	selectNewest = `SELECT max(id) FROM (SELECT max(id) AS id FROM jobs WHERE ns = ?1
+		UNION ALL SELECT max(id) FROM archive WHERE ns = ?1 UNION ALL SELECT max(id) FROM dead_letters WHERE ns = ?1)`
 	selectUnique = `SELECT ` + liveColumns + ` FROM jobs INDEXED BY jobs_unique WHERE ns = ? AND unique_key = ?`
 	// A retry may have come back beside a newer job of the same key: the newer
 	// one is the one that still gathers.
@@ -117,6 +121,12 @@ const (
 func (t *tx) look(sp *space, calls []store.Call, into *admit.Snapshot) error {
 	into.Known = make(map[string]admit.Known)
 	into.Unique, into.Waiting = make(map[string]*job.Job), make(map[string]*job.Job)
+	// Ids rise with time, so that most of a call's are above all that exist and
+	// need not be looked up one by one.
+	newest := ""
+	if _, err := t.one(selectNewest, func(r *row) { newest = r.text() }, sp.id); err != nil {
+		return err
+	}
 	known, err := t.statement(selectKnown)
 	if err != nil {
 		return err
@@ -124,17 +134,10 @@ func (t *tx) look(sp *space, calls []store.Call, into *admit.Snapshot) error {
 	for i := range calls {
 		for k := range calls[i].Jobs {
 			spec := &calls[i].Jobs[k]
-			known.BindInt64(1, sp.id)
-			known.BindText(2, spec.ID)
-			found, err := known.Step()
-			if err != nil {
-				return err
-			}
-			if found {
-				into.Known[spec.ID] = (&row{st: known}).known(sp.name)
-			}
-			if err := known.Reset(); err != nil {
-				return err
+			if spec.ID <= newest {
+				if err := find(known, sp, spec.ID, into.Known); err != nil {
+					return err
+				}
 			}
 			if err := t.holder(selectUnique, sp, spec.UniqueKey, into.Unique); err != nil {
 				return err
@@ -145,6 +148,20 @@ func (t *tx) look(sp *space, calls []store.Call, into *admit.Snapshot) error {
 		}
 	}
 	return nil
+}
+
+// find looks a job up by its id, wherever it is.
+func find(known *sqlite.Stmt, sp *space, id string, into map[string]admit.Known) error {
+	known.BindInt64(1, sp.id)
+	known.BindText(2, id)
+	found, err := known.Step()
+	if err != nil {
+		return err
+	}
+	if found {
+		into[id] = (&row{st: known}).known(sp.name)
+	}
+	return known.Reset()
 }
 
 // holder finds who holds a key, unless it was looked up before.

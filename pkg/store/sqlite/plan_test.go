@@ -14,6 +14,7 @@ import (
 var hot = map[string][]string{
 	selectSpace:    {"namespaces_name (name=?)", "SEARCH u USING INTEGER PRIMARY KEY"},
 	selectKnown:    {"SEARCH jobs USING INDEX sqlite_autoindex_jobs_1 (ns=? AND id=?)", "SEARCH archive", "SEARCH dead_letters"},
+	selectNewest:   {"SEARCH jobs USING COVERING INDEX sqlite_autoindex_jobs_1 (ns=?)", "SEARCH archive", "SEARCH dead_letters"},
 	selectUnique:   {"jobs_unique (ns=? AND unique_key=?)"},
 	selectWaiting:  {"jobs_debounce (ns=? AND debounce_key=?)"},
 	selectDue:      {"jobs_pending (ns=? AND queue=? AND lane=? AND rank=? AND (run_at,id)>(?,?))"},
