@@ -207,7 +207,7 @@ func processKilledWorker(f *fixture) {
 	equal(f, "jobs held", len(p.next().Admitted), most)
 	p.kill()
 	f.holds(ns, counts{Pending: n - most, Running: most})
-	f.s = f.openWith(realNow(time.Hour)) // when every lease has ended
+	f.s = f.openWith(realNow(time.Minute)) // when every lease has ended, and no timeout
 	equal(f, "lost", len(f.expire()), most)
 	f.holds(ns, counts{Pending: n})
 	for range 3 {
