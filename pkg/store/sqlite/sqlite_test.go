@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"go.uber.org/goleak"
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"flexiq/pkg/job"
@@ -24,7 +23,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, child(path))
 		os.Exit(1)
 	}
-	goleak.VerifyTestMain(m)
+	storetest.Main(m, backend)
 }
 
 func TestConformance(t *testing.T) { storetest.Run(t, backend) }
