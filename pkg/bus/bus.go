@@ -81,6 +81,7 @@ type Conn struct {
 	opts    Options
 	prefix  string // of inboxes, without a closing dot
 	metrics *metrics
+	faults  *rpc.FaultLog
 	calls   mux
 
 	mu          sync.Mutex
@@ -92,7 +93,7 @@ type Conn struct {
 // at most as long as ctx allows: UNAUTHENTICATED when the server refuses the
 // credentials, OVERLOADED when no server answers.
 func Connect(ctx context.Context, o Options) (*Conn, error) {
-	c := &Conn{opts: o, prefix: o.InboxPrefix, metrics: newMetrics(o.Registerer)}
+	c := &Conn{opts: o, prefix: o.InboxPrefix, metrics: newMetrics(o.Registerer), faults: rpc.NewFaultLog(o.Log)}
 	if c.prefix == "" {
 		c.prefix = auth.ServiceInbox
 		if o.Token != "" {

@@ -101,7 +101,7 @@ func (c *call) answer(res proto.Message, err error) {
 	code := ""
 	if f != nil {
 		code = string(f.Reason.Code())
-		rpc.LogFault(&c.conn.opts.Log, c.method.Name, auth.DoorNATS, f)
+		c.conn.faults.Write(c.method.Name, auth.DoorNATS, f)
 		if c.msg.Reply != "" {
 			c.fail(f)
 		}

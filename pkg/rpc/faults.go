@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"github.com/rs/zerolog"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -112,17 +111,4 @@ func FromConnectError(err error) *fault.Error {
 		return fault.Wrap(err, reason, "%s", e.Message())
 	}
 	return fault.Wrap(err, fault.Internal, "%s", e.Message())
-}
-
-// LogFault logs a call's error, once, at its door: refusals that callers can
-// bring about at debug, what operators must see as errors with their cause.
-func LogFault(log *zerolog.Logger, method, door string, f *fault.Error) {
-	event := log.Debug()
-	switch f.Reason {
-	case fault.Internal, fault.QuotaUnreadable:
-		event = log.Error()
-	case fault.StorageUnavailable, fault.Overloaded:
-		event = log.Warn()
-	}
-	event.Str("method", method).Str("door", door).Str("reason", string(f.Reason)).Err(f).Msg("call failed")
 }

@@ -24,6 +24,7 @@ type HandlerOptions struct {
 	Log      zerolog.Logger
 	Metrics  *Metrics
 	MaxBytes int // of a request's body; 0: DefaultMaxBytes
+	MaxCalls int // being worked on at once, long polls apart; 0: the constant MaxCalls
 
 	// TransferTimeout bounds how long a client may take to send a request's
 	// body, and to read the answer. 0: a minute.
@@ -38,6 +39,9 @@ func Handler(methods []Method, ids *auth.Verifier, o HandlerOptions) http.Handle
 	if o.MaxBytes == 0 {
 		o.MaxBytes = DefaultMaxBytes
 	}
+	if o.MaxCalls == 0 {
+		o.MaxCalls = MaxCalls
+	}
 	if o.TransferTimeout == 0 {
 		o.TransferTimeout = time.Minute
 	}
@@ -45,7 +49,8 @@ func Handler(methods []Method, ids *auth.Verifier, o HandlerOptions) http.Handle
 		ids:    ids,
 		opts:   o,
 		errors: connect.NewErrorWriter(),
-		calls:  NewBounds(MaxCalls, MaxBytes*4),
+		log:    NewFaultLog(o.Log),
+		calls:  NewBounds(o.MaxCalls, MaxBytes*4),
 		polls:  NewBounds(MaxPolls, MaxBytes*4),
 		served: make(map[string]*route, len(methods)),
 	}
@@ -63,6 +68,7 @@ type door struct {
 	ids    *auth.Verifier
 	opts   HandlerOptions
 	errors *connect.ErrorWriter
+	log    *FaultLog
 	calls  *Bounds
 	polls  *Bounds
 	served map[string]*route
@@ -127,7 +133,7 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	code := ""
 	if f != nil {
 		code = string(f.Reason.Code())
-		LogFault(&d.opts.Log, name, doorName, f)
+		d.log.Write(name, doorName, f)
 	}
 	d.opts.Metrics.Observe(name, doorName, code, time.Since(start))
 }

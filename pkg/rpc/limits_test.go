@@ -40,12 +40,11 @@ func TestLargeMessages(t *testing.T) {
 	}
 	check("announced", r.post(t, pathGetJob, token, body(maxBytes+1)))
 
-	chunked, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.url+pathGetJob, io.MultiReader(strings.NewReader(body(maxBytes+1))))
+	chunked, err := r.send(t.Context(), pathGetJob, token, io.MultiReader(strings.NewReader(body(maxBytes+1)))) // of no known length
 	if err != nil {
 		t.Fatal(err)
 	}
-	chunked.Header.Set("Authorization", "Bearer "+token)
-	check("chunked", do(t, chunked))
+	check("chunked", chunked)
 
 	var bomb bytes.Buffer
 	w := gzip.NewWriter(&bomb)
@@ -107,6 +106,67 @@ func TestDeadlines(t *testing.T) {
 	}
 	if got := r.post(t, pathGetJob, token, `{}`, "Connect-Timeout-Ms", "1"); got.status != 504 || got.header.Get("Fq-Reason") != "DEADLINE_EXCEEDED" {
 		t.Errorf("over the deadline: %d %s", got.status, got.body)
+	}
+}
+
+func TestFullIsToldAtOnce(t *testing.T) {
+	r := newRig(t, func(o *rpc.HandlerOptions) { o.MaxCalls = 4 })
+	lark, wren := r.mint(t, "lark", auth.Produce, auth.Work), r.mint(t, "wren", auth.Produce)
+	arrived, release := make(chan struct{}, 8), make(chan struct{})
+	r.getJob = func(context.Context, *flexiqv1.GetJobRequest) (*flexiqv1.GetJobResponse, error) {
+		arrived <- struct{}{}
+		<-release
+		return &flexiqv1.GetJobResponse{}, nil
+	}
+	r.claim = func(_ context.Context, _ *flexiqv1.ClaimRequest, done func(*flexiqv1.ClaimResponse, error)) {
+		done(&flexiqv1.ClaimResponse{}, nil)
+	}
+	statuses := make(chan int, 8)
+	hold := func(token string) {
+		go func() {
+			got, err := r.send(context.Background(), pathGetJob, token, strings.NewReader(`{}`))
+			if err != nil {
+				t.Error(err)
+			}
+			statuses <- got.status
+		}()
+		<-arrived
+	}
+	for range 3 { // three quarters of the places
+		hold(lark)
+	}
+	if got := r.post(t, pathGetJob, lark, `{}`); got.status != 503 || got.header.Get("Fq-Reason") != "OVERLOADED" {
+		t.Errorf("the fourth: %d %s", got.status, got.body)
+	}
+	if got := r.post(t, pathClaim, lark, `{}`); got.status != 200 { // long polls count apart
+		t.Errorf("a poll: %d %s", got.status, got.body)
+	}
+	hold(wren)
+	close(release)
+	for range 4 {
+		if got := <-statuses; got != 200 {
+			t.Errorf("a call that had its place: %d", got)
+		}
+	}
+}
+
+// When everything fails for one cause, the log stays readable.
+func TestLogsAreBounded(t *testing.T) {
+	r := newRig(t)
+	token := r.mint(t, "lark", auth.Produce)
+	r.getJob = func(context.Context, *flexiqv1.GetJobRequest) (*flexiqv1.GetJobResponse, error) {
+		return nil, fault.Wrap(errors.New("disk on fire"), fault.StorageUnavailable, "try again")
+	}
+	start := time.Now()
+	for range 200 {
+		r.post(t, pathGetJob, token, `{}`)
+	}
+	seconds := int(time.Since(start)/time.Second) + 2
+	if n := strings.Count(r.log.String(), "disk on fire"); n == 0 || n > 20*seconds {
+		t.Errorf("%d lines in %d seconds", n, seconds)
+	}
+	if got := r.counted(t)["GetJob http UNAVAILABLE"]; got != 200 {
+		t.Errorf("%v were counted", got)
 	}
 }
 
@@ -184,16 +244,9 @@ func TestUndelivered(t *testing.T) {
 			<-ctx.Done() // the door has noticed
 			done(&flexiqv1.ClaimResponse{}, nil)
 		}
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url+pathClaim, strings.NewReader(`{}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Authorization", "Bearer "+token)
-		client := &http.Client{Transport: &http.Transport{}}
-		if _, err := client.Do(req); !errors.Is(err, context.Canceled) {
+		if _, err := r.send(ctx, pathClaim, token, strings.NewReader(`{}`)); !errors.Is(err, context.Canceled) {
 			t.Errorf("the client got %v", err)
 		}
-		client.CloseIdleConnections()
 		select {
 		case <-r.undelivered:
 		case <-time.After(testkit.Patience):

@@ -127,9 +127,18 @@ type answer struct {
 // post sends a request as curl would.
 func (r *rig) post(t *testing.T, path, token, body string, header ...string) answer {
 	t.Helper()
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.url+path, strings.NewReader(body))
+	got, err := r.send(t.Context(), path, token, strings.NewReader(body), header...)
 	if err != nil {
 		t.Fatal(err)
+	}
+	return got
+}
+
+// send is post for other goroutines than the test's.
+func (r *rig) send(ctx context.Context, path, token string, body io.Reader, header ...string) (answer, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url+path, body)
+	if err != nil {
+		return answer{}, err
 	}
 	req.Header.Set("Content-Type", "application/json")
 	if token != "" {
@@ -138,26 +147,18 @@ func (r *rig) post(t *testing.T, path, token, body string, header ...string) ans
 	for i := 0; i < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	return do(t, req)
-}
-
-func do(t *testing.T, req *http.Request) answer {
-	t.Helper()
 	client := &http.Client{Transport: &http.Transport{}}
 	defer client.CloseIdleConnections()
 	res, err := client.Do(req)
 	if err != nil {
-		t.Fatal(err)
+		return answer{}, err
 	}
 	defer res.Body.Close()
-	body, err := io.ReadAll(res.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text, err := io.ReadAll(res.Body)
 	for name, values := range res.Trailer {
 		res.Header[name] = values
 	}
-	return answer{res.StatusCode, res.Header, string(body)}
+	return answer{res.StatusCode, res.Header, string(text)}, err
 }
 
 // counted are the counts of calls, by "<method> <door> <code>".
