@@ -77,7 +77,7 @@ func TestKillLosesNothing(t *testing.T) {
 	wg.Wait()
 	checkKept(t, c, &acked, limit)
 	p.terminate(t)
-	checkCounts(t, "sqlite:"+filepath.Join(dir, "flexiq.db"))
+	checkCounts(t, storeOptions{url: "sqlite:" + filepath.Join(dir, "flexiq.db")})
 }
 
 // produce enqueues until ctx ends. A refusal is the quota's word, not a loss.

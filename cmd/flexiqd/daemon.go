@@ -124,7 +124,7 @@ func (d *daemon) openStore(ctx context.Context) error {
 	} else if err := os.MkdirAll(d.opts.DataDir, 0o700); err != nil {
 		return fmt.Errorf("cannot create the data folder: %w", err)
 	}
-	s, err := openStore(ctx, d.opts.Store, d.opts.Migrate == "on", d.log)
+	s, err := openStore(ctx, d.opts.storeOptions(), d.log)
 	if err != nil {
 		return err
 	}

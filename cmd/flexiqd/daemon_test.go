@@ -70,13 +70,13 @@ func TestFirstStartWritesCredentialsForItsOwner(t *testing.T) {
 func TestACrashBetweenFileAndStoreLocksNobodyOut(t *testing.T) {
 	home(t)
 	d, stop := inProcessLogging(t, io.Discard)
-	dir, url := d.opts.DataDir, d.opts.Store
+	dir, opts := d.opts.DataDir, d.opts.storeOptions()
 	stop()
 	// As a crash leaves it that came after the store knew the tokens.
 	if err := os.Rename(credentialsFile(dir), credentialsFile(dir)+".new"); err != nil {
 		t.Fatal(err)
 	}
-	s := open(t, url)
+	s := open(t, opts)
 	if made, err := firstTokens(t.Context(), s, dir, credentials{}); err != nil || !made {
 		t.Fatalf("the file is adopted: %v, %v", made, err)
 	}
@@ -125,7 +125,9 @@ func TestUsageErrorsNameTheFlag(t *testing.T) {
 	for _, tc := range []struct{ args, want string }{
 		{"serve admission", "--nats-url: is required when fewer than four services run"},
 		{"serve admision", `unknown service "admision"`},
-		{"--store=mysql://root:secret@db/x", `--store: must be sqlite:PATH, got the scheme "mysql"`},
+		{"--store=mysql://root:secret@db/x", `--store: must be sqlite:PATH, postgres://… or redis://…, got the scheme "mysql"`},
+		{"--store=sqlite:x --store-file=/dev/null", "--store-file: must not be given together with --store"},
+		{"--store-file=/dev/null", "--store-file: the first line of /dev/null is empty"},
 		{"--http-listen=0.0.0.0:8080", "--http-listen: 0.0.0.0:8080 is reachable from other hosts"},
 		{"--nats-listen=:4222", "--nats-listen: :4222 is reachable from other hosts"},
 		{"--http-listen=127.0.0.1:http", "--http-listen: the port must be from 0 to 65535"},
@@ -299,9 +301,9 @@ func TestFloodMeetsTheRate(t *testing.T) {
 	if listed != shed {
 		t.Errorf("%d dead letters are listed, want %d", listed, shed)
 	}
-	url := d.opts.Store
+	opts := d.opts.storeOptions()
 	stop()
-	checkCounts(t, url)
+	checkCounts(t, opts)
 }
 
 // TestSplitInstallation runs the services in two processes on an outside NATS

@@ -32,7 +32,16 @@ func TestMain(m *testing.M) {
 		defer stop()
 		os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(servers{m})
+}
+
+// servers runs the tests and stops the servers that they shared.
+type servers struct{ *testing.M }
+
+func (s servers) Run() int {
+	defer testkit.StopRedis()
+	defer testkit.StopPostgres()
+	return s.M.Run()
 }
 
 // home gives the test a home folder of its own, for contexts and data.
@@ -216,9 +225,9 @@ func do(t *testing.T, req *http.Request) (*http.Response, map[string]any) {
 
 // checkCounts opens the store of a stopped daemon and compares every
 // namespace's kept counts with a recount.
-func checkCounts(t *testing.T, url string) {
+func checkCounts(t *testing.T, o storeOptions) {
 	t.Helper()
-	s := open(t, url)
+	s := open(t, o)
 	ctx := t.Context()
 	after := ""
 	for {
@@ -246,9 +255,9 @@ func checkCounts(t *testing.T, url string) {
 	}
 }
 
-func open(t *testing.T, url string) store.Store {
+func open(t *testing.T, o storeOptions) store.Store {
 	t.Helper()
-	s, err := openStore(t.Context(), url, false, testLog())
+	s, err := openStore(t.Context(), o, testLog())
 	if err != nil {
 		t.Fatal(err)
 	}

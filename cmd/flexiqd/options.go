@@ -38,9 +38,11 @@ var allServices = []string{admissionService, dispatchgateService, retentionServi
 type serveCommand struct {
 	Services []string `arg:"" optional:"" help:"Services to run: admission, dispatchgate, retention, config."`
 
-	Store   string `help:"Where jobs are kept: sqlite:PATH. Default: flexiq.db in the data folder." env:"FLEXIQ_STORE"`
-	DataDir string `help:"Folder of the store, the embedded NATS server and the credentials file. Default: $$XDG_DATA_HOME/flexiq." env:"FLEXIQ_DATA_DIR"`
-	Migrate string `help:"Create or upgrade the store at start (${enum})." enum:"on,off" default:"on" env:"FLEXIQ_MIGRATE"`
+	Store     string `help:"Where jobs are kept: sqlite:PATH, postgres://… or redis://…. Default: flexiq.db in the data folder." env:"FLEXIQ_STORE"`
+	StoreFile string `help:"File whose first line is the --store URL, for one with a password." type:"existingfile" env:"FLEXIQ_STORE_FILE"`
+	PGSchema  string `name:"pg-schema" help:"Schema of the tables in PostgreSQL." default:"flexiq" env:"FLEXIQ_PG_SCHEMA"`
+	DataDir   string `help:"Folder of the store, the embedded NATS server and the credentials file. Default: $$XDG_DATA_HOME/flexiq." env:"FLEXIQ_DATA_DIR"`
+	Migrate   string `help:"Create or upgrade the store at start (${enum})." enum:"on,off" default:"on" env:"FLEXIQ_MIGRATE"`
 
 	NATSURL    string `name:"nats-url" help:"Outside NATS server; empty embeds one." env:"FLEXIQ_NATS_URL"`
 	NATSListen string `name:"nats-listen" help:"Address of the embedded NATS server." default:"127.0.0.1:4222" env:"FLEXIQ_NATS_LISTEN"`
@@ -116,8 +118,8 @@ func (c *serveCommand) complete() error {
 		}
 		c.DataDir = dir
 	}
-	if c.Store == "" {
-		c.Store = "sqlite:" + filepath.Join(c.DataDir, "flexiq.db")
+	if err := c.completeStore(); err != nil {
+		return err
 	}
 	if err := checkListen("--http-listen", c.HTTPListen, c.Insecure); err != nil {
 		return err
@@ -128,6 +130,30 @@ func (c *serveCommand) complete() error {
 		}
 	}
 	return c.checkRanges()
+}
+
+// completeStore finds the store's URL: given, in a file, or in the data folder.
+func (c *serveCommand) completeStore() error {
+	switch {
+	case c.Store != "" && c.StoreFile != "":
+		return &usageError{"--store-file", "must not be given together with --store"}
+	case c.StoreFile != "":
+		b, err := os.ReadFile(c.StoreFile)
+		if err != nil {
+			return &usageError{"--store-file", err.Error()}
+		}
+		first, _, _ := strings.Cut(string(b), "\n")
+		if c.Store = strings.TrimSpace(first); c.Store == "" {
+			return &usageError{"--store-file", "the first line of " + c.StoreFile + " is empty"}
+		}
+	case c.Store == "":
+		c.Store = "sqlite:" + filepath.Join(c.DataDir, "flexiq.db")
+	}
+	return nil
+}
+
+func (c *serveCommand) storeOptions() storeOptions {
+	return storeOptions{url: c.Store, pgSchema: c.PGSchema, migrate: c.Migrate == "on"}
 }
 
 func (c *serveCommand) checkRanges() error {
