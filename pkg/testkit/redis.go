@@ -102,6 +102,18 @@ func withRedis(url string, do func(*redis.Client) error) error {
 }
 
 func pingRedis(ctx context.Context, url string) error {
+	o, err := redis.ParseURL(url)
+	if err != nil {
+		return err
+	}
+	// The client library writes to the standard error output when nobody answers.
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", o.Addr)
+	if err != nil {
+		return err
+	}
+	if err := conn.Close(); err != nil {
+		return err
+	}
 	return withRedis(url, func(c *redis.Client) error { return c.Ping(ctx).Err() })
 }
 
@@ -115,7 +127,7 @@ func findRedis() (string, error) {
 	if pingRedis(ctx, usual) == nil {
 		return usual, nil
 	}
-	s, err := newRedis()
+	s, err := newRedis(rand.Text())
 	if err != nil {
 		return "", err
 	}
@@ -136,7 +148,12 @@ type RedisServer struct {
 // a value, in turns.
 func StartRedis(t testing.TB, settings ...string) *RedisServer {
 	t.Helper()
-	s, err := newRedis(settings...)
+	return startRedis(t, rand.Text(), settings...)
+}
+
+func startRedis(t testing.TB, password string, settings ...string) *RedisServer {
+	t.Helper()
+	s, err := newRedis(password, settings...)
 	if err != nil {
 		t.Fatalf("no private Redis server: %v", err)
 	}
@@ -144,8 +161,8 @@ func StartRedis(t testing.TB, settings ...string) *RedisServer {
 	return s
 }
 
-// RedisProgram finds the installed server program.
-func RedisProgram() (string, error) {
+// redisProgram finds the installed server program.
+func redisProgram() (string, error) {
 	for _, name := range []string{"redis-server", "valkey-server"} {
 		if path, err := exec.LookPath(name); err == nil {
 			return path, nil
@@ -154,9 +171,9 @@ func RedisProgram() (string, error) {
 	return "", errors.New("nothing answers on 127.0.0.1:6379 and no server program is installed")
 }
 
-func newRedis(settings ...string) (_ *RedisServer, err error) {
-	s := &RedisServer{password: rand.Text(), settings: settings}
-	if s.program, err = RedisProgram(); err != nil {
+func newRedis(password string, settings ...string) (_ *RedisServer, err error) {
+	s := &RedisServer{password: password, settings: settings}
+	if s.program, err = redisProgram(); err != nil {
 		return nil, err
 	}
 	if s.dir, err = os.MkdirTemp("", "flexiq-redis-"); err != nil {
@@ -245,13 +262,13 @@ const slots = 16384
 // slots are theirs in equal parts, in order.
 func StartRedisCluster(t testing.TB, n int) []*RedisServer {
 	t.Helper()
-	servers := make([]*RedisServer, n)
+	servers, password := make([]*RedisServer, n), rand.Text()
 	for i := range servers {
 		port, err := freePort() // by default it lies 10 000 above the other, which may be no port
 		if err != nil {
 			t.Fatal(err)
 		}
-		servers[i] = StartRedis(t, "cluster-enabled", "yes", "cluster-port", strconv.Itoa(port), "cluster-node-timeout", "5000")
+		servers[i] = startRedis(t, password, "cluster-enabled", "yes", "cluster-port", strconv.Itoa(port), "cluster-node-timeout", "5000")
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), redisStart)
 	defer cancel()

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -20,8 +21,18 @@ const (
 var errURL = errors.New("redis: the URL cannot be read; it must be redis://[user:password@]host:port[/database], " +
 	"rediss://, redis+cluster:// or rediss+cluster://") // the parser's error may show the password
 
+// silence ends the client library's own log lines, which go past every log of
+// the program. It tells there only of errors that callers get too.
+var silence = sync.OnceFunc(func() { redis.SetLogger(silent{}) })
+
+type silent struct{}
+
+// Printf implements the client library's logger.
+func (silent) Printf(context.Context, string, ...any) {}
+
 // connect makes the client for a URL.
 func connect(ctx context.Context, address string, conns int) (redis.UniversalClient, error) {
+	silence()
 	u, err := url.Parse(address)
 	if err != nil {
 		return nil, errURL

@@ -115,14 +115,22 @@ func indexesOf(f store.Filter) []string {
 
 // Usage implements [store.Jobs].
 func (s *Store) Usage(ctx context.Context, namespaces []string) ([]store.Usage, error) {
+	out, err := s.usage(ctx, namespaces)
+	return out, s.fail(ctx, "usage", err)
+}
+
+func (s *Store) usage(ctx context.Context, namespaces []string) ([]store.Usage, error) {
 	cmds := make([]*command, len(namespaces))
 	for i, ns := range namespaces {
 		cmds[i] = s.on(tag(ns), usageScript, quotaField(ns))
 	}
 	if err := s.run(ctx, again, cmds...); err != nil {
-		return nil, s.fail(ctx, "usage", err)
+		return nil, err
 	}
 	out := make([]store.Usage, len(namespaces))
+	var past []string // whose document got no revision yet
+	var pastAt, inherits []int
+	newest := int64(0)
 	for i, c := range cmds {
 		r := c.list()
 		u := store.Usage{Namespace: namespaces[i], Now: r.time()}
@@ -130,26 +138,34 @@ func (s *Store) Usage(ctx context.Context, namespaces []string) ([]store.Usage, 
 		u.Running, u.Archived, u.Dead, u.Shed = r.int(), r.int(), r.int(), r.int()
 		u.Pending = live - u.Running
 		has := r.bool()
-		noted := store.Stamp{Revision: r.int(), Default: r.int()}
-		past := r.bool()
-		u.Bucket = readBucket(r)
-		var err error
+		u.Stamp.Revision = r.int()
+		noted := r.int()
 		switch {
-		case past:
-			var docs []store.Document
-			if docs, err = s.Quotas(ctx, namespaces[i:i+1]); err == nil {
-				u.Stamp = docs[0].Stamp
-			}
-		case has:
-			u.Stamp.Revision = noted.Revision
-		default:
-			u.Stamp.Revision = noted.Revision
-			u.Stamp.Default, err = s.fallback(ctx, noted.Default)
+		case r.bool():
+			past, pastAt = append(past, namespaces[i]), append(pastAt, i)
+		case !has:
+			inherits, newest = append(inherits, i), max(newest, noted)
 		}
-		if err != nil {
-			return nil, s.fail(ctx, "usage", err)
-		}
+		u.Bucket = readBucket(r)
 		out[i] = u
+	}
+	if len(inherits) > 0 {
+		revision, err := s.fallback(ctx, newest)
+		if err != nil {
+			return nil, err
+		}
+		for _, i := range inherits {
+			out[i].Stamp.Default = revision
+		}
+	}
+	if len(past) > 0 {
+		docs, err := s.Quotas(ctx, past)
+		if err != nil {
+			return nil, err
+		}
+		for k, i := range pastAt {
+			out[i].Stamp = docs[k].Stamp
+		}
 	}
 	return out, nil
 }

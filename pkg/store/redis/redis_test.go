@@ -2,12 +2,9 @@ package redis
 
 import (
 	"context"
-	"fmt"
-	"os"
+	"strings"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 
 	"flexiq/pkg/namespace"
 	"flexiq/pkg/store"
@@ -15,37 +12,40 @@ import (
 	"flexiq/pkg/testkit"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	testkit.StopRedis()
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+func TestMain(m *testing.M) { storetest.Main(servers{m}, backend) }
+
+// servers stops the private server before goroutines are counted.
+type servers struct{ *testing.M }
+
+func (s servers) Run() int {
+	defer testkit.StopRedis()
+	return s.M.Run()
 }
 
-// backend is the suite's view of a server. An address is a key prefix.
-func backend(url string) storetest.Backend {
-	return storetest.Backend{
-		Create: func(t testing.TB) string {
-			_, prefix := testkit.RedisPrefix(t)
-			return prefix
-		},
-		Open: func(ctx context.Context, prefix string, now func() time.Time) (store.Store, error) {
-			return Open(ctx, url, Options{Prefix: prefix, Now: now, Timeout: time.Minute})
-		},
-		Scribble: func(t testing.TB, prefix, ns string, raw []byte) {
-			s, err := Open(t.Context(), url, Options{Prefix: prefix})
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer s.Close()
-			if err := s.db.HSet(t.Context(), s.key(tag(ns), "settings"), namespace.QuotaKey(ns), raw).Err(); err != nil {
-				t.Fatal(err)
-			}
-		},
-	}
+// backend is the suite's view. An address is a URL and a key prefix.
+var backend = storetest.Backend{
+	Create: func(t testing.TB) string {
+		url, prefix := testkit.RedisPrefix(t)
+		return url + " " + prefix
+	},
+	Open: func(ctx context.Context, address string, now func() time.Time) (store.Store, error) {
+		return openAddress(ctx, address, now)
+	},
+	Scribble: func(t testing.TB, address, ns string, raw []byte) {
+		s, err := openAddress(t.Context(), address, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer s.Close()
+		if err := s.db.HSet(t.Context(), s.key(tag(ns), "settings"), namespace.QuotaKey(ns), raw).Err(); err != nil {
+			t.Fatal(err)
+		}
+	},
 }
 
-func TestStore(t *testing.T) { storetest.Run(t, backend(testkit.Redis(t))) }
+func openAddress(ctx context.Context, address string, now func() time.Time) (*Store, error) {
+	url, prefix, _ := strings.Cut(address, " ")
+	return Open(ctx, url, Options{Prefix: prefix, Now: now, Timeout: time.Minute}) // many cases share the server
+}
+
+func TestStore(t *testing.T) { storetest.Run(t, backend) }
