@@ -44,7 +44,7 @@ func (s *Store) Admit(ctx context.Context, calls []store.Call) ([]store.Outcome,
 	err := s.units(ctx, "admit", len(parts), func(t *tx) func(int) error {
 		return func(i int) error {
 			if t.apart {
-				return s.admitApart(t, parts[i], out)
+				return t.admitApart(parts[i], out)
 			}
 			return t.admit(parts[i], out)
 		}
@@ -60,7 +60,7 @@ func (s *Store) Admit(ctx context.Context, calls []store.Call) ([]store.Outcome,
 }
 
 // admitApart admits a namespace's calls together, or else each on its own.
-func (s *Store) admitApart(t *tx, g *group, out []store.Outcome) error {
+func (t *tx) admitApart(g *group, out []store.Outcome) error {
 	err := t.savepoint(func() error { return t.admit(g, out) })
 	if err == nil || unavailable(err) {
 		return err
@@ -72,7 +72,7 @@ func (s *Store) admitApart(t *tx, g *group, out []store.Outcome) error {
 			return err
 		}
 		if err != nil {
-			out[g.at[i]] = store.Outcome{Err: s.alone("admit", err)}
+			out[g.at[i]] = store.Outcome{Err: internal("admit", err)}
 		}
 		// The jobs of the next call come after those of this one, as in a group.
 		t.now = t.now.Add(time.Duration(len(one.calls[0].Jobs)) * time.Microsecond)

@@ -84,3 +84,37 @@ func BenchmarkTurn(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkClaimBehind claims and releases a job behind 100 000 delayed ones of
+// a higher priority. It should cost what it costs without them.
+func BenchmarkClaimBehind(b *testing.B) {
+	for _, delayed := range []int{0, 100_000} {
+		b.Run(fmt.Sprintf("delayed=%d", delayed), func(b *testing.B) {
+			s := open(b, Options{})
+			for range delayed / 1000 {
+				group := calls(b, "bench", 1, 1000)
+				for i := range group[0].Jobs {
+					group[0].Jobs[i].Priority, group[0].Jobs[i].Delay = 10, time.Hour
+				}
+				if _, err := s.Admit(b.Context(), group); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if _, err := s.Admit(b.Context(), calls(b, "bench", 1, 1)); err != nil {
+				b.Fatal(err)
+			}
+			want := []store.Want{{Namespace: "bench", Max: 1, LeaseFor: time.Minute}}
+			for b.Loop() {
+				_, grants, err := s.Turn(b.Context(), nil, want)
+				if err != nil || len(grants[0].Jobs) != 1 {
+					b.Fatal(err, grants)
+				}
+				l := grants[0].Jobs[0]
+				release := []store.Settlement{{Namespace: "bench", JobID: l.Job.ID, Lease: l.Lease, Outcome: job.Released}}
+				if _, _, err := s.Turn(b.Context(), release, nil); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -46,7 +46,7 @@ func (s *Store) openWriter(ctx context.Context, migrating bool) (_ *conn, err er
 	}
 	defer func() {
 		if err != nil {
-			c.Close()
+			c.discard()
 		}
 	}()
 	c.SetInterrupt(ctx.Done()) // other processes are waited for until then
@@ -67,20 +67,29 @@ func (s *Store) openWriter(ctx context.Context, migrating bool) (_ *conn, err er
 }
 
 // openReader opens a reading connection.
-func (s *Store) openReader() (*conn, error) {
+func (s *Store) openReader(ctx context.Context) (_ *conn, err error) {
 	c, err := connect(s.path)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.setUp("query_only = ON", "cache_size = -8192", "temp_store = MEMORY"); err == nil {
-		err = c.checkSchema(false, time.Time{})
+	defer func() {
+		if err != nil {
+			c.discard()
+		}
+	}()
+	c.SetInterrupt(ctx.Done())
+	defer c.SetInterrupt(nil)
+	if err := c.setUp("query_only = ON", "cache_size = -8192", "temp_store = MEMORY"); err != nil {
+		return nil, err
 	}
-	if err != nil {
-		c.Close()
+	if err := c.checkSchema(false, time.Time{}); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
+
+// discard closes a connection whose error is known already.
+func (c *conn) discard() { _ = c.Close() }
 
 // run executes a statement once, without keeping it.
 func (c *conn) run(query string) error {

@@ -11,6 +11,10 @@
 // such an error is opened anew by the next operation, so the process recovers
 // when the disk does.
 //
+// Nothing else in the process may open the file: closing it would drop the
+// locks of this package (https://www.sqlite.org/howtocorrupt.html, 2.2). Other
+// processes may, with SQLite.
+//
 // Counts are kept by triggers of the tables (see migrations), never by this
 // code, so rows that another program writes are counted too.
 //
@@ -20,7 +24,9 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -42,8 +48,8 @@ const (
 type Options struct {
 	// Now is the clock; nil is time.Now. It may step in either direction.
 	Now func() time.Time
-	// Log hears what no caller is told: a unit of a group that failed alone, a
-	// log file that could not be truncated. The zero value is silent.
+	// Log hears what no caller is told, such as a write-ahead log that could not
+	// be truncated. The zero value is silent.
 	Log zerolog.Logger
 	// Timeout bounds each operation below its context's deadline; 0 is 5 s.
 	Timeout time.Duration
@@ -88,13 +94,7 @@ func Open(ctx context.Context, path string, o Options) (*Store, error) {
 		return nil, err
 	}
 	if !o.NoMigrate {
-		// Tokens' hashes and payloads are nobody else's business. The log gets
-		// the mode of the file.
-		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-		if err != nil {
-			return nil, err
-		}
-		if err := f.Close(); err != nil {
+		if err := create(path); err != nil {
 			return nil, err
 		}
 	}
@@ -116,6 +116,26 @@ func Open(ctx context.Context, path string, o Options) (*Store, error) {
 		s.reader <- nil
 	}
 	return s, nil
+}
+
+// creating serialises create within the process, see there.
+var creating sync.Mutex
+
+// create makes an empty file that only its owner can read, as tokens' hashes and
+// payloads are nobody else's business; the log gets the mode of the file. It
+// must never open a file that exists, nor one that another goroutine is opening:
+// closing a file drops all locks that the process has on it, SQLite's too.
+func create(path string) error {
+	creating.Lock()
+	defer creating.Unlock()
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }
 
 // Close waits for running operations, writes the log back into the file and

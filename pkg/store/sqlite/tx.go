@@ -42,7 +42,7 @@ func (s *Store) write(ctx context.Context, op string, fn func(*tx) error) error 
 	}
 	err = s.inTx(own, c, "BEGIN IMMEDIATE", fn)
 	if broken(err) {
-		c.Close()
+		c.discard()
 		c = nil
 	} else if err == nil {
 		s.boundLog(c)
@@ -60,13 +60,13 @@ func (s *Store) read(ctx context.Context, op string, fn func(*tx) error) error {
 	}
 	defer func() { s.reader <- c }()
 	if c == nil {
-		if c, err = s.openReader(); err != nil {
+		if c, err = s.openReader(own); err != nil {
 			return s.fail(ctx, op, fmt.Errorf("%w: %w", errNotOpen, err))
 		}
 	}
 	err = s.inTx(own, c, "BEGIN", fn)
 	if broken(err) {
-		c.Close()
+		c.discard()
 		c = nil
 	}
 	return s.fail(ctx, op, err)
@@ -159,18 +159,11 @@ func (s *Store) units(ctx context.Context, op string, n int, begin func(*tx) fun
 				return err
 			}
 			if err != nil {
-				failed(i, s.alone(op, err))
+				failed(i, internal(op, err))
 			}
 		}
 		return nil
 	})
-}
-
-// alone is the error of a unit that failed alone. It is logged here, because
-// nobody above knows the cause.
-func (s *Store) alone(op string, err error) error {
-	s.log.Error().Err(err).Str("operation", op).Msg("one unit of a group failed alone")
-	return fault.Wrap(fmt.Errorf("sqlite: %s: %w", op, err), fault.Internal, "internal error of the store")
 }
 
 // savepoint runs fn so that its failure undoes only what it did.
@@ -211,6 +204,11 @@ func broken(err error) bool {
 	return false
 }
 
+// internal is an error that only a bug explains.
+func internal(op string, err error) error {
+	return fault.Wrap(fmt.Errorf("sqlite: %s: %w", op, err), fault.Internal, "internal error of the store")
+}
+
 // fail turns an error into what the contract promises. ctx is the caller's.
 func (s *Store) fail(ctx context.Context, op string, err error) error {
 	var f *fault.Error
@@ -218,7 +216,7 @@ func (s *Store) fail(ctx context.Context, op string, err error) error {
 	case err == nil, errors.As(err, &f), errors.Is(err, store.ErrStale):
 		return err
 	case !unavailable(err):
-		return fault.Wrap(fmt.Errorf("sqlite: %s: %w", op, err), fault.Internal, "internal error of the store")
+		return internal(op, err)
 	case ctx.Err() != nil && !broken(err):
 		return fmt.Errorf("sqlite: %s: %w", op, ctx.Err())
 	}
