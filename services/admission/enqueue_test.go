@@ -12,6 +12,7 @@ import (
 
 	"flexiq/pkg/job"
 	"flexiq/pkg/store"
+	"flexiq/pkg/testkit"
 )
 
 // C05, C10 and the texts of refusals.
@@ -21,22 +22,22 @@ func TestQueueFull(t *testing.T) {
 	f.quota("a.b", `{"max_pending":2}`)
 	f.ok("a.b", "Enqueue", `{"job":{"task":"t"}}`)
 	a := f.refused("a.b", "EnqueueBatch", `{"jobs":[{"task":"t","queue":"mail"},{"task":"t"}]}`, "QUEUE_FULL")
-	if want := "queue 'mail' is full: 1 pending >= max_pending 2"; a.message != want || a.status != http.StatusTooManyRequests {
-		t.Errorf("%d %q, want 429 %q", a.status, a.message, want)
+	if want := "queue 'mail' is full: 1 pending >= max_pending 2"; a.Message != want || a.Status != http.StatusTooManyRequests {
+		t.Errorf("%d %q, want 429 %q", a.Status, a.Message, want)
 	}
 	want := map[string]string{
 		"namespace": "a.b", "limit": "max_pending", "cap": "2", "current": "1", "asked": "2", "fits": "1",
 		"revision": "1", "retry_after_ms": "1000", "estimate": "true",
 	}
-	if d := cmp.Diff(want, a.details); d != "" || a.header.Get("Retry-After") != "1" {
-		t.Errorf("Retry-After %q, details (-want +got):\n%s", a.header.Get("Retry-After"), d)
+	if d := cmp.Diff(want, a.Details); d != "" || a.Header.Get("Retry-After") != "1" {
+		t.Errorf("Retry-After %q, details (-want +got):\n%s", a.Header.Get("Retry-After"), d)
 	}
 	f.wantPending("a.b", 1)
 
 	f.quota("a.b", `{"max_pending":0}`)
 	a = f.refused("a.b", "Enqueue", `{"job":{"task":"t"}}`, "QUEUE_FULL")
-	if want := "queue 'default' is full: 1 pending >= max_pending 0"; a.message != want || a.details["retry"] != "never" || a.details["retry_after_ms"] != "" {
-		t.Errorf("%q %v, want %q and retry never", a.message, a.details, want)
+	if want := "queue 'default' is full: 1 pending >= max_pending 0"; a.Message != want || a.Details["retry"] != "never" || a.Details["retry_after_ms"] != "" {
+		t.Errorf("%q %v, want %q and retry never", a.Message, a.Details, want)
 	}
 	f.quota("a.b", "")
 	f.ok("a.b", "Enqueue", `{"job":{"task":"t"}}`)
@@ -47,20 +48,20 @@ func TestRateLimited(t *testing.T) {
 	f := newFixture(t)
 	f.quota("bodkin", `{"enqueue_rate":"50/h"}`)
 	a := f.refused("bodkin", "EnqueueBatch", batchOf(51), "RATE_LIMITED")
-	if _, waits := a.details["retry_after_ms"]; a.details["retry"] != "never" || waits || a.header.Get("Retry-After") != "" {
-		t.Errorf("a call that can never pass: %v, Retry-After %q", a.details, a.header.Get("Retry-After"))
+	if _, waits := a.Details["retry_after_ms"]; a.Details["retry"] != "never" || waits || a.Header.Get("Retry-After") != "" {
+		t.Errorf("a call that can never pass: %v, Retry-After %q", a.Details, a.Header.Get("Retry-After"))
 	}
 	f.ok("bodkin", "EnqueueBatch", batchOf(50))
 	a = f.refused("bodkin", "Enqueue", `{"job":{"task":"t"}}`, "RATE_LIMITED")
-	if want := "rate limit exceeded for: namespace 'bodkin' enqueue_rate 50/h"; a.message != want {
-		t.Errorf("%q, want %q", a.message, want)
+	if want := "rate limit exceeded for: namespace 'bodkin' enqueue_rate 50/h"; a.Message != want {
+		t.Errorf("%q, want %q", a.Message, want)
 	}
-	ms, err := strconv.Atoi(a.details["retry_after_ms"])
-	if err != nil || ms < 60_000 || ms > 72_000 || a.details["current"] != "0" || a.details["cap"] != "50" || a.details["fits"] != "0" {
-		t.Errorf("details %v", a.details)
+	ms, err := strconv.Atoi(a.Details["retry_after_ms"])
+	if err != nil || ms < 60_000 || ms > 72_000 || a.Details["current"] != "0" || a.Details["cap"] != "50" || a.Details["fits"] != "0" {
+		t.Errorf("details %v", a.Details)
 	}
-	if s, err := strconv.Atoi(a.header.Get("Retry-After")); err != nil || s != (ms+999)/1000 {
-		t.Errorf("Retry-After %q for %d ms", a.header.Get("Retry-After"), ms)
+	if s, err := strconv.Atoi(a.Header.Get("Retry-After")); err != nil || s != (ms+999)/1000 {
+		t.Errorf("Retry-After %q for %d ms", a.Header.Get("Retry-After"), ms)
 	}
 }
 
@@ -81,9 +82,9 @@ func TestBatchIsOneUnit(t *testing.T) {
 	f.ears.heard()
 	res := f.ok("latch", "EnqueueBatch", batchOf(6))
 	for i := range 6 {
-		j := dig(res, "results", i, "job")
-		if dig(j, "status") != "dead" || !strings.HasPrefix(dig(j, "error").(string), "quota: namespace 'latch' ") ||
-			cmp.Diff(map[string]any{"shed": "quota"}, dig(j, "dead_metadata")) != "" {
+		j := testkit.Dig(res, "results", i, "job")
+		if testkit.Dig(j, "status") != "dead" || !strings.HasPrefix(testkit.Dig(j, "error").(string), "quota: namespace 'latch' ") ||
+			cmp.Diff(map[string]any{"shed": "quota"}, testkit.Dig(j, "dead_metadata")) != "" {
 			t.Errorf("a shed job came back as %v", j)
 		}
 	}
@@ -105,8 +106,8 @@ func TestCrowdAtOneFreePlace(t *testing.T) {
 	for range 16 {
 		crowd.Go(func() {
 			for range 5 {
-				if a := f.call("hasp", "EnqueueBatch", batchOf(2)); a.status != http.StatusOK && a.reason != "QUEUE_FULL" {
-					t.Errorf("%d %s %v", a.status, a.reason, a.body)
+				if a := f.call("hasp", "EnqueueBatch", batchOf(2)); a.Status != http.StatusOK && a.Reason != "QUEUE_FULL" {
+					t.Errorf("%d %s %v", a.Status, a.Reason, a.Body)
 				}
 			}
 		})
@@ -121,8 +122,8 @@ func TestExactFit(t *testing.T) {
 	f := newFixture(t)
 	f.quota("bodkin", `{"max_pending":100}`)
 	f.ok("bodkin", "EnqueueBatch", batchOf(90))
-	if a := f.refused("bodkin", "EnqueueBatch", batchOf(20), "QUEUE_FULL"); a.details["fits"] != "10" {
-		t.Errorf("details %v", a.details)
+	if a := f.refused("bodkin", "EnqueueBatch", batchOf(20), "QUEUE_FULL"); a.Details["fits"] != "10" {
+		t.Errorf("details %v", a.Details)
 	}
 	f.ok("bodkin", "EnqueueBatch", batchOf(10))
 	f.wantPending("bodkin", 100)
@@ -134,10 +135,10 @@ func TestUniqueKey(t *testing.T) {
 	f := newFixture(t)
 	f.quota("tansy", `{"max_pending":10}`)
 	keyed := `{"job":{"task":"t","unique_key":"inv-88"}}`
-	first := dig(f.ok("tansy", "Enqueue", keyed), "result", "job", "id")
+	first := testkit.Dig(f.ok("tansy", "Enqueue", keyed), "result", "job", "id")
 	for range 60 {
 		res := f.ok("tansy", "Enqueue", keyed)
-		if dig(res, "result", "job", "id") != first || dig(res, "result", "deduplicated") != true {
+		if testkit.Dig(res, "result", "job", "id") != first || testkit.Dig(res, "result", "deduplicated") != true {
 			t.Fatalf("a duplicate came back as %v", res)
 		}
 	}
@@ -160,8 +161,8 @@ func TestRepeatedCall(t *testing.T) {
 	if d := cmp.Diff(first, f.ok("a", "EnqueueBatch", body)); d != "" {
 		t.Errorf("the repeat has another answer:\n%s", d)
 	}
-	if dig(first, "results", 1, "job", "id") != two {
-		t.Errorf("the id came back as %v", dig(first, "results", 1, "job", "id"))
+	if testkit.Dig(first, "results", 1, "job", "id") != two {
+		t.Errorf("the id came back as %v", testkit.Dig(first, "results", 1, "job", "id"))
 	}
 	f.refused("a", "Enqueue", fmt.Sprintf(`{"job":{"id":%q,"task":"other"}}`, one), "ID_CONFLICT")
 	f.wantPending("a", 2)
@@ -191,13 +192,13 @@ func TestMalformedCalls(t *testing.T) {
 		{"EnqueueCalls", `{"calls":[` + batchOf(600) + `,` + batchOf(401) + `]}`, "INVALID_REQUEST", "calls"},
 	}
 	for _, tt := range tests {
-		if a := f.refused("a", tt.method, tt.body, tt.reason); a.details["field"] != tt.field || a.status != http.StatusBadRequest {
-			t.Errorf("%s %.80s: %d, field %q, want 400 %q", tt.method, tt.body, a.status, a.details["field"], tt.field)
+		if a := f.refused("a", tt.method, tt.body, tt.reason); a.Details["field"] != tt.field || a.Status != http.StatusBadRequest {
+			t.Errorf("%s %.80s: %d, field %q, want 400 %q", tt.method, tt.body, a.Status, a.Details["field"], tt.field)
 		}
 	}
 	for _, body := range []string{`{"job":{"task":"t","args":"\ud800"}}`, "{\"job\":{\"task\":\"t\",\"args\":\"\xff\"}}", `{"job":{"task":"t","colour":1}}`, `{`} {
-		if a := f.refused("a", "Enqueue", body, "INVALID_REQUEST"); a.status != http.StatusBadRequest {
-			t.Errorf("%q: %d", body, a.status)
+		if a := f.refused("a", "Enqueue", body, "INVALID_REQUEST"); a.Status != http.StatusBadRequest {
+			t.Errorf("%q: %d", body, a.Status)
 		}
 	}
 	f.wantPending("a", 0)
@@ -219,17 +220,17 @@ func TestCallsAreIndependent(t *testing.T) {
 		{"jobs":[{"task":"t","queue":"mail"}]}]}`, id))
 	var got []string
 	for i := range 7 {
-		o := dig(res, "outcomes", i)
-		if e := dig(o, "error"); e != nil {
-			got = append(got, fmt.Sprintf("%v %v %v", dig(e, "code"), dig(e, "reason"), dig(e, "message")))
-			if dig(e, "reason") == "QUEUE_FULL" && (dig(e, "details", "cap") != "3" || dig(e, "details", "retry_after_ms") != "1000") {
-				t.Errorf("details %v", dig(e, "details"))
+		o := testkit.Dig(res, "outcomes", i)
+		if e := testkit.Dig(o, "error"); e != nil {
+			got = append(got, fmt.Sprintf("%v %v %v", testkit.Dig(e, "code"), testkit.Dig(e, "reason"), testkit.Dig(e, "message")))
+			if testkit.Dig(e, "reason") == "QUEUE_FULL" && (testkit.Dig(e, "details", "cap") != "3" || testkit.Dig(e, "details", "retry_after_ms") != "1000") {
+				t.Errorf("details %v", testkit.Dig(e, "details"))
 			}
 			continue
 		}
-		results, _ := dig(o, "results").([]any)
-		got = append(got, fmt.Sprintf("%d %v", len(results), dig(o, "results", 0, "job", "status")))
-		if dig(o, "results", 0, "job", "args") != nil || dig(o, "results", 0, "job", "payload") != nil {
+		results, _ := testkit.Dig(o, "results").([]any)
+		got = append(got, fmt.Sprintf("%d %v", len(results), testkit.Dig(o, "results", 0, "job", "status")))
+		if testkit.Dig(o, "results", 0, "job", "args") != nil || testkit.Dig(o, "results", 0, "job", "payload") != nil {
 			t.Errorf("a result repeats the payload: %v", o)
 		}
 	}
@@ -248,7 +249,7 @@ func TestCallsAreIndependent(t *testing.T) {
 	f.wantPending("a", 3)
 
 	res = f.ok("b", "EnqueueCalls", `{"calls":[{"jobs":[]},{"jobs":[{}]}]}`)
-	if dig(res, "outcomes", 0, "error", "reason") != "INVALID_REQUEST" || dig(res, "outcomes", 1, "error", "reason") != "INVALID_REQUEST" {
+	if testkit.Dig(res, "outcomes", 0, "error", "reason") != "INVALID_REQUEST" || testkit.Dig(res, "outcomes", 1, "error", "reason") != "INVALID_REQUEST" {
 		t.Errorf("nothing but malformed units: %v", res)
 	}
 }
@@ -259,9 +260,9 @@ func TestPayloadsSurvive(t *testing.T) {
 	f := newFixture(t)
 	for _, spec := range []string{`"payload":"AAD/"`, `"payload":""`, `"args":{"a":[1,"\u0000",null]}`, `"args":null`, `"metadata":{"k":"\u0001"}`} {
 		res := f.ok("a", "Enqueue", `{"job":{"task":"t",`+spec+`}}`)
-		got := dig(f.ok("a", "GetJob", fmt.Sprintf(`{"id":%q}`, dig(res, "result", "job", "id"))), "job")
+		got := testkit.Dig(f.ok("a", "GetJob", fmt.Sprintf(`{"id":%q}`, testkit.Dig(res, "result", "job", "id"))), "job")
 		name, want, _ := strings.Cut(strings.TrimPrefix(spec, `"`), `":`)
-		if text := compact(t, dig(got, name)); text != want {
+		if text := compact(t, testkit.Dig(got, name)); text != want {
 			t.Errorf("%s came back as %s", spec, text)
 		}
 	}
@@ -270,7 +271,7 @@ func TestPayloadsSurvive(t *testing.T) {
 func TestPrecisionAndDefaults(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	j := dig(f.ok("a", "Enqueue", `{"job":{"task":"send"}}`), "result", "job")
+	j := testkit.Dig(f.ok("a", "Enqueue", `{"job":{"task":"send"}}`), "result", "job")
 	want := map[string]any{
 		"namespace": "a", "queue": "default", "task": "send", "status": "pending", "priority": 0.0, "attempt": 0.0, "max_attempts": 25.0,
 		"error": "", "unique_key": "", "origin": "enqueue", "metadata": map[string]any{}, "dead_metadata": map[string]any{},
@@ -294,11 +295,11 @@ func TestDebounce(t *testing.T) {
 	f := newFixture(t)
 	first := f.ok("quill", "Enqueue", `{"job":{"task":"t","args":1,"debounce":{"key":"k","window":"60s"}}}`)
 	second := f.ok("quill", "Enqueue", `{"job":{"task":"t","args":2,"debounce":{"key":"k","window":"60s"}}}`)
-	if dig(second, "result", "debounced") != true || dig(second, "result", "job", "id") != dig(first, "result", "job", "id") {
+	if testkit.Dig(second, "result", "debounced") != true || testkit.Dig(second, "result", "job", "id") != testkit.Dig(first, "result", "job", "id") {
 		t.Errorf("%v", second)
 	}
-	got := f.ok("quill", "GetJob", fmt.Sprintf(`{"id":%q}`, dig(first, "result", "job", "id")))
-	if dig(got, "job", "args") != 2.0 {
+	got := f.ok("quill", "GetJob", fmt.Sprintf(`{"id":%q}`, testkit.Dig(first, "result", "job", "id")))
+	if testkit.Dig(got, "job", "args") != 2.0 {
 		t.Errorf("the last payload did not win: %v", got)
 	}
 	f.wantPending("quill", 1)

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -185,50 +183,18 @@ func (f *fixture) wantPending(ns string, n int64) {
 	}
 }
 
-// answer is what came back through the door.
-type answer struct {
-	status  int
-	header  http.Header
-	reason  string
-	message string
-	details map[string]string // of an error
-	body    map[string]any
-}
-
 // post sends a body as JSON with a token.
-func (f *fixture) post(token, method, body string) answer {
+func (f *fixture) post(token, method, body string) testkit.Answer {
 	f.Helper()
 	m, ok := auth.MethodNamed(method)
 	if !ok {
 		f.Fatalf("no method %s", method)
 	}
-	req, err := http.NewRequestWithContext(f.Context(), http.MethodPost, f.door.URL+m.Procedure(), bytes.NewBufferString(body))
-	f.must(err)
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Authorization", "Bearer "+token)
-	res, err := f.door.Client().Do(req)
-	f.must(err)
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	f.must(err)
-	a := answer{status: res.StatusCode, header: res.Header, reason: res.Header.Get("Fq-Reason"), details: map[string]string{}}
-	if err := json.Unmarshal(text, &a.body); err != nil {
-		f.Fatalf("%s answered %q: %v", method, text, err)
-	}
-	a.message, _ = a.body["message"].(string)
-	details, _ := a.body["details"].([]any)
-	for _, d := range details {
-		debug, _ := d.(map[string]any)["debug"].(map[string]any)
-		metadata, _ := debug["metadata"].(map[string]any)
-		for k, v := range metadata {
-			a.details[k] = fmt.Sprint(v)
-		}
-	}
-	return a
+	return testkit.Post(f, f.door.Client(), f.door.URL+m.Procedure(), token, body)
 }
 
 // call is post with a producer's token of the namespace.
-func (f *fixture) call(ns, method, body string) answer {
+func (f *fixture) call(ns, method, body string) testkit.Answer {
 	f.Helper()
 	return f.post(f.producer(ns), method, body)
 }
@@ -237,18 +203,18 @@ func (f *fixture) call(ns, method, body string) answer {
 func (f *fixture) ok(ns, method, body string) map[string]any {
 	f.Helper()
 	a := f.call(ns, method, body)
-	if a.status != http.StatusOK {
-		f.Fatalf("%s %.200s: %d %s %v", method, body, a.status, a.reason, a.body)
+	if a.Status != http.StatusOK {
+		f.Fatalf("%s %.200s: %d %s %v", method, body, a.Status, a.Reason, a.Body)
 	}
-	return a.body
+	return a.Body
 }
 
 // refused is call for what must be refused.
-func (f *fixture) refused(ns, method, body, reason string) answer {
+func (f *fixture) refused(ns, method, body, reason string) testkit.Answer {
 	f.Helper()
 	a := f.call(ns, method, body)
-	if a.reason != reason {
-		f.Errorf("%s %.200s: %d %s %v, want %s", method, body, a.status, a.reason, a.body, reason)
+	if a.Reason != reason {
+		f.Errorf("%s %.200s: %d %s %v, want %s", method, body, a.Status, a.Reason, a.Body, reason)
 	}
 	return a
 }
@@ -276,24 +242,6 @@ func join(parts []string) string {
 // newID makes a job id as clients do.
 func newID() string { return uuid.Must(uuid.NewV7()).String() }
 
-// dig follows keys and indexes into an answer.
-func dig(v any, path ...any) any {
-	for _, p := range path {
-		switch p := p.(type) {
-		case string:
-			m, _ := v.(map[string]any)
-			v = m[p]
-		case int:
-			l, _ := v.([]any)
-			if p >= len(l) {
-				return nil
-			}
-			v = l[p]
-		}
-	}
-	return v
-}
-
 // compact writes a part of an answer as JSON.
 func compact(t *testing.T, v any) string {
 	t.Helper()
@@ -304,20 +252,8 @@ func compact(t *testing.T, v any) string {
 	return string(text)
 }
 
-// count reads a counter of the service, with one label or none.
+// count reads a metric of the service, by one label or none.
 func (f *fixture) count(name string, label ...string) float64 {
 	f.Helper()
-	families, err := f.registry.Gather()
-	f.must(err)
-	for _, family := range families {
-		if family.GetName() != name {
-			continue
-		}
-		for _, m := range family.GetMetric() {
-			if len(label) == 0 || m.GetLabel()[0].GetName() == label[0] && m.GetLabel()[0].GetValue() == label[1] {
-				return m.GetCounter().GetValue()
-			}
-		}
-	}
-	return 0
+	return testkit.Metric(f, f.registry, name, label...)
 }

@@ -10,15 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
-
 	flexiqv1 "flexiq/pkg/api/flexiq/v1"
 	"flexiq/pkg/auth"
 	"flexiq/pkg/configcache"
 	"flexiq/pkg/fault"
 	"flexiq/pkg/store"
 	"flexiq/pkg/testkit"
-	"flexiq/pkg/wire"
 )
 
 // A changed quota is in force at once, although nobody told this process.
@@ -50,8 +47,8 @@ func TestQuotaKeepsChanging(t *testing.T) {
 		return out, nil
 	})
 	a := f.refused("a", "Enqueue", `{"job":{"task":"t"}}`, "OVERLOADED")
-	if a.status != http.StatusServiceUnavailable || tries != maxTries {
-		t.Errorf("%d after %d tries, want 503 after %d", a.status, tries, maxTries)
+	if a.Status != http.StatusServiceUnavailable || tries != maxTries {
+		t.Errorf("%d after %d tries, want 503 after %d", a.Status, tries, maxTries)
 	}
 }
 
@@ -76,7 +73,7 @@ func TestPartlyStale(t *testing.T) {
 	})
 	res := f.ok("a", "EnqueueCalls", `{"calls":[{"jobs":[{"task":"x"}]},{"jobs":[{"task":"y"}]},{"jobs":[{"task":"z"}]}]}`)
 	for i, task := range []string{"x", "y", "z"} {
-		if got := dig(res, "outcomes", i, "results", 0, "job", "task"); got != task {
+		if got := testkit.Dig(res, "outcomes", i, "results", 0, "job", "task"); got != task {
 			t.Errorf("outcome %d is of %v, want %s", i, got, task)
 		}
 	}
@@ -93,12 +90,12 @@ func TestUnreadableQuota(t *testing.T) {
 	f.quota("broken", `{"max_pending":-1}`)
 	for range 2 {
 		a := f.refused("broken", "Enqueue", `{"job":{"task":"t"}}`, "QUOTA_UNREADABLE")
-		if a.status != http.StatusInternalServerError || !strings.HasPrefix(a.message, "the stored quota cannot be read: max_pending: ") {
-			t.Errorf("%d %q", a.status, a.message)
+		if a.Status != http.StatusInternalServerError || !strings.HasPrefix(a.Message, "the stored quota cannot be read: max_pending: ") {
+			t.Errorf("%d %q", a.Status, a.Message)
 		}
 	}
 	res := f.ok("broken", "EnqueueCalls", `{"calls":[{"jobs":[{"task":"t"}]}]}`)
-	if e := dig(res, "outcomes", 0, "error"); dig(e, "reason") != "QUOTA_UNREADABLE" || dig(e, "code") != "INTERNAL" {
+	if e := testkit.Dig(res, "outcomes", 0, "error"); testkit.Dig(e, "reason") != "QUOTA_UNREADABLE" || testkit.Dig(e, "code") != "INTERNAL" {
 		t.Errorf("%v", res)
 	}
 	f.ok("whole", "Enqueue", `{"job":{"task":"t"}}`)
@@ -140,12 +137,12 @@ func TestStoreFails(t *testing.T) {
 		return nil, fault.New(fault.StorageUnavailable, "the store cannot be reached")
 	})
 	for range 20 {
-		if a := f.refused("tansy", "Enqueue", `{"job":{"task":"t"}}`, "STORAGE_UNAVAILABLE"); a.status != http.StatusServiceUnavailable {
-			t.Errorf("%d", a.status)
+		if a := f.refused("tansy", "Enqueue", `{"job":{"task":"t"}}`, "STORAGE_UNAVAILABLE"); a.Status != http.StatusServiceUnavailable {
+			t.Errorf("%d", a.Status)
 		}
 	}
 	res := f.ok("tansy", "EnqueueCalls", `{"calls":[{"jobs":[{"task":"t"}]},{"jobs":[{}]}]}`)
-	if dig(res, "outcomes", 0, "error", "reason") != "STORAGE_UNAVAILABLE" || dig(res, "outcomes", 1, "error", "reason") != "INVALID_REQUEST" {
+	if testkit.Dig(res, "outcomes", 0, "error", "reason") != "STORAGE_UNAVAILABLE" || testkit.Dig(res, "outcomes", 1, "error", "reason") != "INVALID_REQUEST" {
 		t.Errorf("%v", res)
 	}
 	f.way.instead(nil)
@@ -355,59 +352,6 @@ func TestClose(t *testing.T) {
 	}
 	if err := f.svc.Close(context.Background()); err != nil {
 		t.Errorf("a second Close: %v", err)
-	}
-}
-
-// Run reports once a second, and the rest at its end.
-func TestReports(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.quota("a", `{"max_pending":2}`)
-	f.quota("b", `{"max_pending":0,"on_excess":"drop"}`)
-	f.ok("a", "EnqueueBatch", batchOf(2))
-	f.refused("a", "EnqueueBatch", batchOf(3), "QUEUE_FULL")
-	f.refused("a", "EnqueueBatch", `{"jobs":[{}]}`, "INVALID_REQUEST")
-	f.ok("b", "EnqueueBatch", batchOf(4))
-	ctx, stop := context.WithCancel(t.Context())
-	ran := make(chan error, 1)
-	go func() { ran <- f.svc.Run(ctx) }()
-	stop()
-	if err := <-ran; err != nil {
-		t.Error(err)
-	}
-	want := []map[string]wire.AdmissionCounts{{"a": {Admitted: 2, Rejected: 3}, "b": {Shed: 4}}}
-	var got []map[string]wire.AdmissionCounts
-	for _, r := range f.ears.reports {
-		if r.Process == "" {
-			t.Error("a report names no process")
-		}
-		got = append(got, r.Namespaces)
-	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Errorf("(-want +got):\n%s", d)
-	}
-	if f.count(metricRefused, "reason", "QUEUE_FULL") != 1 || f.count(metricRefused, "reason", "INVALID_REQUEST") != 1 ||
-		f.count(metricJobs, "outcome", "shed") != 4 || f.count(metricJobs, "outcome", "admitted") != 2 {
-		t.Error("the counters are wrong")
-	}
-}
-
-// A report of very many namespaces goes in several messages.
-func TestReportIsSplit(t *testing.T) {
-	t.Parallel()
-	e := &ears{}
-	y := newTally("p", e)
-	for i := range 2000 {
-		y.add(fmt.Sprintf("%s-%d", strings.Repeat("x", 200), i), wire.AdmissionCounts{Admitted: 1})
-	}
-	y.report()
-	y.report() // nothing is left
-	total := 0
-	for _, r := range e.reports {
-		total += len(r.Namespaces)
-	}
-	if total != 2000 || len(e.reports) < 3 {
-		t.Errorf("%d namespaces in %d reports", total, len(e.reports))
 	}
 }
 

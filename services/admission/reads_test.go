@@ -13,6 +13,7 @@ import (
 	"flexiq/pkg/auth"
 	"flexiq/pkg/job"
 	"flexiq/pkg/store"
+	"flexiq/pkg/testkit"
 )
 
 // run makes the namespace's next job running and returns its id.
@@ -30,7 +31,7 @@ func (f *fixture) run(ns string) string {
 func ids(res map[string]any) (out []string) {
 	jobs, _ := res["jobs"].([]any)
 	for _, j := range jobs {
-		out = append(out, dig(j, "id").(string))
+		out = append(out, testkit.Dig(j, "id").(string))
 	}
 	return out
 }
@@ -41,7 +42,7 @@ func TestListJobs(t *testing.T) {
 	var want []string
 	for i := range 7 {
 		res := f.ok("a", "Enqueue", fmt.Sprintf(`{"job":{"task":"t%d","queue":"q%d","payload":"AA=="}}`, i%2, i%3))
-		want = append(want, dig(res, "result", "job", "id").(string))
+		want = append(want, testkit.Dig(res, "result", "job", "id").(string))
 	}
 	running := f.run("a")
 
@@ -54,7 +55,7 @@ func TestListJobs(t *testing.T) {
 		if token = res["next_page_token"].(string); token == "" {
 			break
 		}
-		if dig(res, "jobs", 0, "payload") != nil {
+		if testkit.Dig(res, "jobs", 0, "payload") != nil {
 			t.Error("a listing shows payloads")
 		}
 	}
@@ -81,8 +82,8 @@ func TestListJobs(t *testing.T) {
 		`{"page_token":"` + newID() + `"}`:     "page_token",
 		`{"page_size":3,"page_token":"AAAAA"}`: "page_token",
 	} {
-		if a := f.refused("a", "ListJobs", body, "INVALID_REQUEST"); a.details["field"] != field {
-			t.Errorf("%s: field %q", body, a.details["field"])
+		if a := f.refused("a", "ListJobs", body, "INVALID_REQUEST"); a.Details["field"] != field {
+			t.Errorf("%s: field %q", body, a.Details["field"])
 		}
 	}
 	// C23: another namespace's token of a page shows nothing of it.
@@ -96,11 +97,11 @@ func TestListJobs(t *testing.T) {
 func TestAnotherNamespace(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	id := dig(f.ok("wren", "Enqueue", `{"job":{"task":"t","unique_key":"u"}}`), "result", "job", "id").(string)
+	id := testkit.Dig(f.ok("wren", "Enqueue", `{"job":{"task":"t","unique_key":"u"}}`), "result", "job", "id").(string)
 	ofWren := f.refused("lark", "GetJob", fmt.Sprintf(`{"id":%q}`, id), "NOT_FOUND")
 	missing := f.refused("lark", "GetJob", fmt.Sprintf(`{"id":%q}`, newID()), "NOT_FOUND")
-	if ofWren.status != http.StatusNotFound || cmp.Diff(ofWren.body, missing.body) != "" {
-		t.Errorf("told apart:\n%s", cmp.Diff(ofWren.body, missing.body))
+	if ofWren.Status != http.StatusNotFound || cmp.Diff(ofWren.Body, missing.Body) != "" {
+		t.Errorf("told apart:\n%s", cmp.Diff(ofWren.Body, missing.Body))
 	}
 	if d := cmp.Diff(map[string]any{"cancelled": "0", "cancelling": "0", "not_found": "1"}, f.ok("lark", "CancelJobs", fmt.Sprintf(`{"ids":[%q]}`, id))); d != "" {
 		t.Error(d)
@@ -108,7 +109,7 @@ func TestAnotherNamespace(t *testing.T) {
 	if d := cmp.Diff(map[string]any{"cancelled": "0", "cancelling": "0", "not_found": "0"}, f.ok("lark", "CancelJobs", `{"filter":{}}`)); d != "" {
 		t.Error(d)
 	}
-	if res := f.ok("lark", "Enqueue", `{"job":{"task":"t","unique_key":"u"}}`); dig(res, "result", "deduplicated") != false {
+	if res := f.ok("lark", "Enqueue", `{"job":{"task":"t","unique_key":"u"}}`); testkit.Dig(res, "result", "deduplicated") != false {
 		t.Error("a unique key reaches across namespaces")
 	}
 	f.wantPending("wren", 1)
@@ -117,17 +118,17 @@ func TestAnotherNamespace(t *testing.T) {
 		"worker": f.token("wren", auth.Work), "admin": f.token("wren", auth.Admin), "platform": f.token("", auth.Platform),
 	} {
 		for _, method := range []string{"Enqueue", "EnqueueBatch", "EnqueueCalls", "GetJob", "ListJobs", "CancelJobs"} {
-			if a := f.post(token, method, `{}`); a.reason != "PERMISSION_DENIED" {
-				t.Errorf("%s token, %s: %d %s", name, method, a.status, a.reason)
+			if a := f.post(token, method, `{}`); a.Reason != "PERMISSION_DENIED" {
+				t.Errorf("%s token, %s: %d %s", name, method, a.Status, a.Reason)
 			}
 		}
 	}
 	inspector := f.token("wren", auth.Inspect)
-	if a := f.post(inspector, "GetJob", fmt.Sprintf(`{"id":%q}`, id)); a.status != http.StatusOK {
-		t.Errorf("an inspector reads a job: %v", a.body)
+	if a := f.post(inspector, "GetJob", fmt.Sprintf(`{"id":%q}`, id)); a.Status != http.StatusOK {
+		t.Errorf("an inspector reads a job: %v", a.Body)
 	}
-	if a := f.post(inspector, "CancelJobs", fmt.Sprintf(`{"ids":[%q]}`, id)); a.reason != "PERMISSION_DENIED" {
-		t.Errorf("an inspector cancels a job: %v", a.body)
+	if a := f.post(inspector, "CancelJobs", fmt.Sprintf(`{"ids":[%q]}`, id)); a.Reason != "PERMISSION_DENIED" {
+		t.Errorf("an inspector cancels a job: %v", a.Body)
 	}
 	f.refused("lark", "GetJob", `{"id":"7"}`, "INVALID_REQUEST")
 }
@@ -137,7 +138,7 @@ func TestCancelJobs(t *testing.T) {
 	f := newFixture(t)
 	var made []string
 	for range 4 {
-		made = append(made, dig(f.ok("a", "Enqueue", `{"job":{"task":"t","queue":"q"}}`), "result", "job", "id").(string))
+		made = append(made, testkit.Dig(f.ok("a", "Enqueue", `{"job":{"task":"t","queue":"q"}}`), "result", "job", "id").(string))
 	}
 	running := f.run("a")
 	if running != made[0] {
@@ -163,8 +164,8 @@ func TestCancelJobs(t *testing.T) {
 		`{"filter":{"queue":" "}}`: "filter.queue",
 		`{"filter":{"created_before":"1900-01-01T00:00:00Z"}}`: "filter.created_before",
 	} {
-		if a := f.refused("a", "CancelJobs", body, "INVALID_REQUEST"); a.details["field"] != field {
-			t.Errorf("%s: field %q, want %q", body, a.details["field"], field)
+		if a := f.refused("a", "CancelJobs", body, "INVALID_REQUEST"); a.Details["field"] != field {
+			t.Errorf("%s: field %q, want %q", body, a.Details["field"], field)
 		}
 	}
 	many := make([]string, job.MaxBatch+1)

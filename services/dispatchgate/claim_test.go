@@ -31,9 +31,9 @@ func TestClaimOverHTTP(t *testing.T) {
 	f := newFixture(t)
 	id := f.enqueue("a", job.Spec{Queue: "mail", Task: "send", Payload: []byte(`{"n":1}`), Form: job.Args, Timeout: time.Minute})[0]
 	res := f.ok("a", "Claim", `{"queues":["mail","mail"],"max_jobs":5,"wait":"60s","lease_for":"10s","worker":"w-1","slots":4}`)
-	got, _ := dig(res, "jobs", 0).(map[string]any)
+	got, _ := testkit.Dig(res, "jobs", 0).(map[string]any)
 	j, _ := got["job"].(map[string]any)
-	if j["id"] != id || j["status"] != "running" || j["attempt"] != 1.0 || dig(j, "args", "n") != 1.0 || got["timeout"] != "60s" || got["lease"] == "" {
+	if j["id"] != id || j["status"] != "running" || j["attempt"] != 1.0 || testkit.Dig(j, "args", "n") != 1.0 || got["timeout"] != "60s" || got["lease"] == "" {
 		t.Errorf("claimed %v", got)
 	}
 	expires, err := time.Parse(time.RFC3339Nano, fmt.Sprint(got["lease_expires_at"]))
@@ -74,8 +74,8 @@ func TestClaimRefusals(t *testing.T) {
 		`{"queues":["a\u0000b"]}`:   "queues[0]",
 		`{"queues":[` + many + `]}`: "queues",
 	} {
-		if a := f.call("a", "Claim", body); a.status != http.StatusBadRequest || a.reason != "INVALID_REQUEST" || a.field != field {
-			t.Errorf("%.80s: %d %s %q, want INVALID_REQUEST of %s", body, a.status, a.reason, a.field, field)
+		if a := f.call("a", "Claim", body); a.Status != http.StatusBadRequest || a.Reason != "INVALID_REQUEST" || a.Details["field"] != field {
+			t.Errorf("%.80s: %d %s %q, want INVALID_REQUEST of %s", body, a.Status, a.Reason, a.Details["field"], field)
 		}
 	}
 	if c := f.await(f.start(t.Context(), "", &flexiqv1.ClaimRequest{})); !fault.Is(c.err, fault.PermissionDenied) {
@@ -363,72 +363,8 @@ func TestReplyIsBounded(t *testing.T) {
 
 	f.enqueue("huge", job.Spec{Payload: make([]byte, 200<<10), Form: job.Bytes})
 	res := f.ok("huge", "Claim", `{}`)
-	text, _ := dig(res, "jobs", 0, "job", "payload").(string)
+	text, _ := testkit.Dig(res, "jobs", 0, "job", "payload").(string)
 	if n, err := base64.StdEncoding.DecodeString(text); err != nil || len(n) != 200<<10 {
 		t.Errorf("a single big job arrives with %d bytes, %v", len(n), err)
 	}
-}
-
-func TestStopClaims(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	stop := f.run()
-	f.enqueue("a", job.Spec{}, job.Spec{})
-	held := f.claim("a", 1)
-	waiting := f.start(t.Context(), "b", &flexiqv1.ClaimRequest{Wait: long})
-	f.parked(1)
-	stop()
-	if c := f.await(waiting); c.err != nil || len(c.jobs) != 0 {
-		t.Errorf("the waiting claim got %v, %v", c.jobs, c.err)
-	}
-	if c := f.await(f.start(t.Context(), "a", &flexiqv1.ClaimRequest{Wait: long})); c.err != nil || len(c.jobs) != 0 {
-		t.Errorf("a claim after the stop got %v, %v", c.jobs, c.err)
-	}
-	if r := f.settle("a", job.Completed, held...); !r[0].GetAccepted() {
-		t.Errorf("a settlement after the stop: %v", r)
-	}
-	f.wantUsage("a", 1, 0, 1, 0)
-	f.must(f.gate.Close(context.Background()))
-	if _, err := f.trySettle("a", &flexiqv1.SettleRequest{Settlements: []*flexiqv1.Settlement{{JobId: held[0].GetJob().GetId(), Lease: "x", Outcome: "fail"}}}); !fault.Is(err, fault.Overloaded) {
-		t.Errorf("a settlement after Close: %v", err)
-	}
-	f.must(f.gate.Close(context.Background()))
-}
-
-// A claim that is under way when claims stop gets what the store gives it, and
-// Run does not end before.
-func TestStopDuringTurn(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	entered, leave := make(chan struct{}), make(chan struct{})
-	f.way.wrap(func(next turner) turner {
-		return func(ctx context.Context, s []store.Settlement, w []store.Want) ([]store.Settled, []store.Grant, error) {
-			close(entered)
-			<-leave
-			return next(ctx, s, w)
-		}
-	})
-	ctx, stop := context.WithCancel(t.Context())
-	ran := make(chan error, 1)
-	go func() { ran <- f.gate.Run(ctx) }()
-	f.enqueue("a", job.Spec{})
-	done := f.start(t.Context(), "a", &flexiqv1.ClaimRequest{Wait: long})
-	<-entered
-	stop()
-	testkit.Eventually(t, "claims are stopped", func() bool {
-		l := f.gate.lanes[0]
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.room.closed
-	})
-	select {
-	case <-ran:
-		t.Fatal("Run has ended while a claim was under way")
-	default:
-	}
-	close(leave)
-	if c := f.await(done); c.err != nil || len(c.jobs) != 1 {
-		t.Errorf("got %v, %v", c.jobs, c.err)
-	}
-	f.must(<-ran)
 }

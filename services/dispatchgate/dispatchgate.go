@@ -16,6 +16,9 @@
 // A [Service] takes settlements and heartbeats from [New] until
 // [Service.Close], and claims until [Service.Run] ends. So it is stopped in
 // this order: end Run, close the doors, Close.
+//
+// The package is longer than most: the room, which is pure, and the lanes that
+// drive it share their types, and neither is of use without the other.
 package dispatchgate
 
 import (

@@ -1,11 +1,8 @@
 package dispatchgate
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -324,87 +321,28 @@ func (f *fixture) token(ns string) string {
 	return f.tokens[ns]
 }
 
-// answer is what came back through the HTTP door.
-type answer struct {
-	status  int
-	reason  string
-	message string
-	field   string // of an error
-	body    map[string]any
-}
-
 // call posts a body as JSON with a worker's token of the namespace.
-func (f *fixture) call(ns, method, body string) answer {
+func (f *fixture) call(ns, method, body string) testkit.Answer {
 	f.Helper()
 	m, ok := auth.MethodNamed(method)
 	if !ok {
 		f.Fatalf("no method %s", method)
 	}
-	req, err := http.NewRequestWithContext(f.Context(), http.MethodPost, f.door.URL+m.Procedure(), bytes.NewBufferString(body))
-	f.must(err)
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Authorization", "Bearer "+f.token(ns))
-	res, err := f.door.Client().Do(req)
-	f.must(err)
-	defer res.Body.Close()
-	text, err := io.ReadAll(res.Body)
-	f.must(err)
-	a := answer{status: res.StatusCode, reason: res.Header.Get("Fq-Reason")}
-	if err := json.Unmarshal(text, &a.body); err != nil {
-		f.Fatalf("%s answered %q: %v", method, text, err)
-	}
-	a.message, _ = a.body["message"].(string)
-	details, _ := a.body["details"].([]any)
-	for _, d := range details {
-		if field, ok := dig(d, "debug", "metadata", "field").(string); ok {
-			a.field = field
-		}
-	}
-	return a
+	return testkit.Post(f, f.door.Client(), f.door.URL+m.Procedure(), f.token(ns), body)
 }
 
 // ok is call for what must succeed.
 func (f *fixture) ok(ns, method, body string) map[string]any {
 	f.Helper()
 	a := f.call(ns, method, body)
-	if a.status != http.StatusOK {
-		f.Fatalf("%s %.200s: %d %s %v", method, body, a.status, a.reason, a.body)
+	if a.Status != http.StatusOK {
+		f.Fatalf("%s %.200s: %d %s %v", method, body, a.Status, a.Reason, a.Body)
 	}
-	return a.body
+	return a.Body
 }
 
-// dig follows keys and indexes into an answer.
-func dig(v any, path ...any) any {
-	for _, p := range path {
-		switch p := p.(type) {
-		case string:
-			m, _ := v.(map[string]any)
-			v = m[p]
-		case int:
-			l, _ := v.([]any)
-			if p >= len(l) {
-				return nil
-			}
-			v = l[p]
-		}
-	}
-	return v
-}
-
-// count reads a counter or a gauge of the gate, with one label or none.
+// count reads a metric of the service, by one label or none.
 func (f *fixture) count(name string, label ...string) float64 {
 	f.Helper()
-	families, err := f.registry.Gather()
-	f.must(err)
-	for _, family := range families {
-		if family.GetName() != name {
-			continue
-		}
-		for _, m := range family.GetMetric() {
-			if len(label) == 0 || m.GetLabel()[0].GetName() == label[0] && m.GetLabel()[0].GetValue() == label[1] {
-				return m.GetCounter().GetValue() + m.GetGauge().GetValue()
-			}
-		}
-	}
-	return 0
+	return testkit.Metric(f, f.registry, name, label...)
 }

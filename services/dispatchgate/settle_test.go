@@ -98,8 +98,8 @@ func TestWhatCannotBeStored(t *testing.T) {
 		t.Errorf("a long error: %s, %d bytes", j.State, len(j.Error))
 	}
 	a := f.call("a", "Settle", body(2, `"outcome":"complete","result":"`+strings.Repeat("AAAA", job.MaxResult/3+1)+`"`))
-	if a.status != http.StatusBadRequest || a.reason != "INVALID_REQUEST" || a.field != "settlements[0].result" {
-		t.Errorf("a large result: %d %s %s", a.status, a.reason, a.field)
+	if a.Status != http.StatusBadRequest || a.Reason != "INVALID_REQUEST" || a.Details["field"] != "settlements[0].result" {
+		t.Errorf("a large result: %d %s %s", a.Status, a.Reason, a.Details["field"])
 	}
 	f.wantUsage("a", 0, 1, 0, 2)
 	f.ok("a", "Settle", body(2, `"outcome":"complete","result":"`+strings.Repeat("AAAA", job.MaxResult/3)+`"`))
@@ -124,8 +124,8 @@ func TestSettleRefusals(t *testing.T) {
 		one(`,"lease":"x","outcome":"fail","retry_after":"315576000000s"`): "settlements[0].retry_after",
 		`{"settlements":[` + strings.Repeat(`{},`, job.MaxBatch) + `{}]}`:  "settlements",
 	} {
-		if a := f.call("a", "Settle", body); a.status != http.StatusBadRequest || a.reason != "INVALID_REQUEST" || a.field != field {
-			t.Errorf("%.120s: %d %s %q, want INVALID_REQUEST of %s", body, a.status, a.reason, a.field, field)
+		if a := f.call("a", "Settle", body); a.Status != http.StatusBadRequest || a.Reason != "INVALID_REQUEST" || a.Details["field"] != field {
+			t.Errorf("%.120s: %d %s %q, want INVALID_REQUEST of %s", body, a.Status, a.Reason, a.Details["field"], field)
 		}
 	}
 	for body, field := range map[string]string{
@@ -135,8 +135,8 @@ func TestSettleRefusals(t *testing.T) {
 		`{"leases":[{"job_id":"` + id + `","lease":"x"}],"extend":"0s"}`: "extend",
 		`{"leases":[` + strings.Repeat(`{},`, job.MaxBatch) + `{}]}`:     "leases",
 	} {
-		if a := f.call("a", "Heartbeat", body); a.status != http.StatusBadRequest || a.reason != "INVALID_REQUEST" || a.field != field {
-			t.Errorf("%.120s: %d %s %q, want INVALID_REQUEST of %s", body, a.status, a.reason, a.field, field)
+		if a := f.call("a", "Heartbeat", body); a.Status != http.StatusBadRequest || a.Reason != "INVALID_REQUEST" || a.Details["field"] != field {
+			t.Errorf("%.120s: %d %s %q, want INVALID_REQUEST of %s", body, a.Status, a.Reason, a.Details["field"], field)
 		}
 	}
 }
