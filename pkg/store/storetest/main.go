@@ -33,10 +33,12 @@ func Main(m *testing.M, b Backend) {
 		}
 		os.Exit(0)
 	}
-	// Enough for every run of the tests; -rapid.checks on the command line, which
-	// is read later, asks for more.
-	if err := flag.Set("rapid.checks", "30"); err != nil {
-		panic(err)
+	// Two thousand random operations are enough for every run of the tests; the
+	// command line, which is read later, may ask for more.
+	for name, value := range map[string]string{"rapid.checks": "40", "rapid.steps": "50"} {
+		if err := flag.Set(name, value); err != nil {
+			panic(err)
+		}
 	}
 	goleak.VerifyTestMain(m)
 }

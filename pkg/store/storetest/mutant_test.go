@@ -115,7 +115,8 @@ func caught(t *testing.T, mutant, c string) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run="+pattern, "-test.v", "-rapid.shrinktime=1ms", "-rapid.nofailfile")
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run="+pattern, "-test.v",
+		"-rapid.seed=1", "-rapid.checks=300", "-rapid.shrinktime=1ms", "-rapid.nofailfile")
 	cmd.Env = append(os.Environ(), mutantVariable+"="+mutant)
 	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
