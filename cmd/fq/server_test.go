@@ -31,8 +31,7 @@ import (
 type backend struct {
 	t        testing.TB
 	store    *sqlite.Store
-	quotas   *configcache.Cache[configcache.Quota]
-	tokens   *configcache.Cache[*store.Token]
+	caches   configcache.Caches
 	verifier *auth.Verifier
 	nats     *server.Server
 	conn     *bus.Conn
@@ -84,39 +83,23 @@ func (b *backend) run(part func(context.Context) error) {
 
 func (b *backend) openCaches() *configcache.Poller {
 	poller := configcache.NewPoller(b.store, func(changes []store.Change) {
-		if changes == nil {
-			b.heard(store.KindDefaultQuota, "", 0)
-			b.tokens.DropAll()
-		}
-		for _, c := range changes {
-			b.heard(c.Kind, c.Key, 0)
-		}
+		b.caches.Changed(changes)
+		b.gate.QuotaChanged("")
 	})
-	b.quotas = configcache.New(configcache.Options[configcache.Quota]{
-		Name: "quotas", Load: configcache.LoadQuotas(b.store), Fresh: poller.Fresh,
-		Revision:  func(q configcache.Quota) int64 { return q.Stamp.Revision },
-		ChangedAt: func(q configcache.Quota) time.Time { return q.UpdatedAt },
-	})
-	b.tokens = configcache.New(configcache.Options[*store.Token]{
-		Name: "tokens", Load: configcache.LoadTokens(b.store), Fresh: poller.Fresh,
-	})
-	b.t.Cleanup(func() { b.quotas.Close(); b.tokens.Close() })
-	b.verifier = auth.NewVerifier(auth.Cached(b.tokens), time.Now)
+	b.caches = configcache.NewCaches(b.store, poller.Fresh, nil)
+	b.t.Cleanup(b.caches.Close)
+	b.verifier = auth.NewVerifier(auth.Cached(b.caches.Tokens), time.Now)
 	return poller
 }
 
 func (b *backend) heard(kind store.Kind, key string, revision int64) {
-	switch kind {
-	case store.KindQuota:
-		b.quotas.Invalidate(key, revision)
-	case store.KindDefaultQuota:
-		b.quotas.DropAll()
-		key = ""
-	case store.KindToken:
-		b.tokens.Invalidate(key, revision)
-		return
+	b.caches.Hint(kind, key, revision)
+	if kind == store.KindDefaultQuota {
+		key = "" // every namespace may be concerned
 	}
-	b.gate.QuotaChanged(key)
+	if kind != store.KindToken {
+		b.gate.QuotaChanged(key)
+	}
 }
 
 func (b *backend) openBus(ctx context.Context) {
@@ -133,11 +116,15 @@ func (b *backend) openBus(ctx context.Context) {
 
 func (b *backend) openServices(poller *configcache.Poller) {
 	adm, err := admission.New(admission.DefaultConfig(), admission.Deps{
-		Store: b.store, Jobs: b.store, Quotas: b.quotas, Hints: b.conn, Reports: b.conn,
+		Store: b.store, Jobs: b.store, Quotas: b.caches.Quotas, Hints: b.conn, Reports: b.conn,
 	})
 	b.must(err)
-	b.gate, err = dispatchgate.New(dispatchgate.DefaultConfig(), dispatchgate.Deps{Store: b.store, Quotas: b.quotas, Hints: b.conn})
+	b.gate, err = dispatchgate.New(dispatchgate.DefaultConfig(), dispatchgate.Deps{Store: b.store, Quotas: b.caches.Quotas, Hints: b.conn})
 	b.must(err)
+	b.t.Cleanup(func() {
+		b.must(adm.Close(context.Background()))
+		b.must(b.gate.Close(context.Background()))
+	})
 	_, err = b.conn.OnReady(b.gate.Woken)
 	b.must(err)
 	cfg := config.DefaultConfig()

@@ -152,7 +152,7 @@ func read[Res any, P message[Res]](ctx context.Context, c *Client, method string
 	var res *Res
 	err := c.repeat(ctx, func(ctx context.Context) error {
 		res = new(Res)
-		return c.wire.call(ctx, method, req, P(res))
+		return patiently(ctx, func(ctx context.Context) error { return c.wire.call(ctx, method, req, P(res)) })
 	})
 	if err != nil {
 		return nil, err

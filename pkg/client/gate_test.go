@@ -36,6 +36,7 @@ type gate struct {
 	cancel   map[string]bool        // ids to cancel
 	dropping int                    // answers of Settle to lose
 	refusing int                    // Settle calls to answer OVERLOADED
+	deaf     bool                   // heartbeats are answered OVERLOADED
 	lastUsed map[string]*flexiqv1.Settlement
 }
 
@@ -184,6 +185,9 @@ func (g *gate) heartbeat(_ context.Context, req *flexiqv1.HeartbeatRequest) (*fl
 	defer g.mu.Unlock()
 	g.beats++
 	defer g.note()
+	if g.deaf {
+		return nil, fault.New(fault.Overloaded, "the gate is overloaded")
+	}
 	res := &flexiqv1.HeartbeatResponse{}
 	for _, l := range req.GetLeases() {
 		switch {

@@ -57,7 +57,7 @@ func unknown(err error) bool {
 func (c *Client) repeat(ctx context.Context, try func(context.Context) error) error {
 	start, wait := time.Now(), newPause()
 	for {
-		err := once(ctx, try)
+		err := try(ctx)
 		if err == nil {
 			return nil
 		}
@@ -74,7 +74,8 @@ func (c *Client) repeat(ctx context.Context, try func(context.Context) error) er
 	}
 }
 
-func once(ctx context.Context, try func(context.Context) error) error {
+// patiently bounds one try of a call that has no bound of its own.
+func patiently(ctx context.Context, try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return try(ctx)
