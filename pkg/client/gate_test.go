@@ -36,6 +36,7 @@ type gate struct {
 	cancel   map[string]bool        // ids to cancel
 	dropping int                    // answers of Settle to lose
 	refusing int                    // Settle calls to answer OVERLOADED
+	failing  int                    // settlements to fail alone
 	deaf     bool                   // heartbeats are answered OVERLOADED
 	lastUsed map[string]*flexiqv1.Settlement
 }
@@ -225,6 +226,11 @@ func (g *gate) settle(_ context.Context, req *flexiqv1.SettleRequest, done func(
 
 func (g *gate) judge(st *flexiqv1.Settlement) *flexiqv1.SettleResult {
 	r := &flexiqv1.SettleResult{JobId: st.GetJobId(), Accepted: true}
+	if g.failing > 0 {
+		g.failing--
+		r.Accepted, r.Reason = false, string(fault.StorageUnavailable)
+		return r
+	}
 	if proto.Equal(g.lastUsed[st.GetLease()], st) {
 		return r
 	}

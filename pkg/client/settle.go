@@ -99,6 +99,9 @@ func (s *shift) settle(a *attempt, st *flexiqv1.Settlement) {
 	wait := pause{first: 50 * time.Millisecond, longest: time.Second}
 	for {
 		res, err := a.src.settles.Do(s.talk, st.GetJobId(), proto.Size(st), st)
+		if err == nil && !res.GetAccepted() {
+			err = failedAlone(res)
+		}
 		if err == nil {
 			if res.GetAccepted() {
 				s.count(st)
@@ -119,6 +122,16 @@ func (s *shift) settle(a *attempt, st *flexiqv1.Settlement) {
 			return
 		}
 	}
+}
+
+// failedAlone is the error of a settlement that was not judged, while others in
+// its message were; nil for a refusal.
+func failedAlone(res *flexiqv1.SettleResult) error {
+	f := fault.New(fault.Reason(res.GetReason()), "the settlement was not judged")
+	if unknown(f) || f.Reason == fault.Internal {
+		return f
+	}
+	return nil
 }
 
 func (s *shift) leaseOver(a *attempt) bool {

@@ -15,7 +15,7 @@ func TestSettlementsAreSentUntilTheyAreAnswered(t *testing.T) {
 	t.Parallel()
 	overBothDoors(t, func(t *testing.T, door string) {
 		c := hire(t, door, client.WorkerOptions{MaxJobs: 1})
-		c.gate.refusing, c.gate.dropping = 2, 1
+		c.gate.refusing, c.gate.dropping, c.gate.failing = 2, 1, 1
 		c.gate.push("acme", task("t"))
 		c.worker.HandleAll(func(context.Context, *client.Task) error { return nil })
 		c.start()
