@@ -47,7 +47,6 @@ type Options struct {
 	User, Password string
 	Token          string // FlexiQ token; also decides the inbox when InboxPrefix is empty
 	CredsFile      string // NATS credentials file
-	RootCAs        []string
 
 	// InboxPrefix is where replies come, without a closing dot. Empty: the
 	// token's inbox, or without a token that of services.
@@ -162,9 +161,6 @@ func (c *Conn) natsOptions(timeout time.Duration) []nats.Option {
 	}
 	if o.CredsFile != "" {
 		opts = append(opts, nats.UserCredentials(o.CredsFile))
-	}
-	if len(o.RootCAs) > 0 {
-		opts = append(opts, nats.RootCAs(o.RootCAs...))
 	}
 	return opts
 }

@@ -77,7 +77,7 @@ func Encode(ctx context.Context, req proto.Message) (*nats.Msg, error) {
 // Decode reads an answer into res. An error that the service answered, and the
 // absence of any service, come back as faults.
 func Decode(msg *nats.Msg, res proto.Message) error {
-	if IsNoResponders(msg) {
+	if isNoResponders(msg) {
 		return fault.New(fault.Overloaded, "no service answers this request now")
 	}
 	if msg.Header.Get(headerErrorCode) != "" {
@@ -89,9 +89,9 @@ func Decode(msg *nats.Msg, res proto.Message) error {
 	return nil
 }
 
-// IsNoResponders reports whether a message is the server's word that nobody
+// isNoResponders reports whether a message is the server's word that nobody
 // listens where a message was sent.
-func IsNoResponders(msg *nats.Msg) bool {
+func isNoResponders(msg *nats.Msg) bool {
 	return len(msg.Data) == 0 && msg.Header.Get(headerStatus) == noResponders
 }
 

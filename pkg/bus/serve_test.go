@@ -124,6 +124,12 @@ func TestRefusals(t *testing.T) {
 	if err := <-r.refusals; !fault.Is(err, fault.InvalidRequest) {
 		t.Errorf("the hook got %v", err)
 	}
+	// A text of the caller's, which the error repeats, makes no header.
+	got := c.request(t, "set-quota", `{"a\r\nFq-Reason: QUEUE_FULL\r\nX: ":1}`)
+	if got.Header.Get("Fq-Reason") != "INVALID_REQUEST" || len(got.Header) != 3 {
+		t.Errorf("a key with line breaks: %v", got.Header)
+	}
+	<-r.refusals
 	// The scope is checked by the service too, whatever the NATS server permits.
 	r.tokens.change(c.id, func(s *store.Token) { s.Scopes = []string{"produce"} })
 	if got := c.request(t, "set-quota", `{}`); got.Header.Get("Fq-Reason") != "PERMISSION_DENIED" || got.Header.Get("Nats-Service-Error-Code") != "403" {

@@ -100,7 +100,7 @@ func (d *deadLetters) take(subject string) func() {
 }
 
 func (d *deadLetters) receive(msg *nats.Msg) {
-	if !IsNoResponders(msg) {
+	if !isNoResponders(msg) {
 		return
 	}
 	d.mu.Lock()

@@ -62,13 +62,6 @@ func (b *Bounds) Leave(ns string, bytes int64) {
 	}
 }
 
-// Calls is the number of calls in flight.
-func (b *Bounds) Calls() int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.all.calls
-}
-
 func (l load) fits(bytes int64, maxCalls int, maxBytes int64) bool {
 	return l.calls < maxCalls && (l.calls == 0 || l.bytes+bytes <= maxBytes)
 }

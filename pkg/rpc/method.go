@@ -19,6 +19,7 @@ package rpc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 	"sync/atomic"
@@ -43,7 +44,6 @@ type Method struct {
 	deadline    time.Duration
 	async       bool
 	newRequest  func() proto.Message
-	newResponse func() proto.Message
 	start       func(ctx context.Context, req proto.Message, done func(proto.Message, error))
 	undelivered func(id auth.Identity, req, res proto.Message)
 	refused     func(ctx context.Context, method string, req proto.Message, err error)
@@ -63,7 +63,7 @@ type Option func(*Method)
 func Unary[Req, Res any, PReq protoPtr[Req], PRes protoPtr[Res]](
 	name string, fn func(context.Context, *Req) (*Res, error), opts ...Option,
 ) Method {
-	m := newMethod[Req, Res, PReq, PRes](name, opts)
+	m := newMethod(name, func() proto.Message { return PReq(new(Req)) }, opts)
 	m.start = func(ctx context.Context, req proto.Message, done func(proto.Message, error)) {
 		res, err := fn(ctx, (*Req)(req.(PReq)))
 		done(result[Res, PRes](res, err))
@@ -77,7 +77,7 @@ func Unary[Req, Res any, PReq protoPtr[Req], PRes protoPtr[Res]](
 func Async[Req, Res any, PReq protoPtr[Req], PRes protoPtr[Res]](
 	name string, start func(ctx context.Context, req *Req, done func(*Res, error)), opts ...Option,
 ) Method {
-	m := newMethod[Req, Res, PReq, PRes](name, opts)
+	m := newMethod(name, func() proto.Message { return PReq(new(Req)) }, opts)
 	m.async = true
 	m.start = func(ctx context.Context, req proto.Message, done func(proto.Message, error)) {
 		start(ctx, (*Req)(req.(PReq)), func(res *Res, err error) { done(result[Res, PRes](res, err)) })
@@ -85,7 +85,7 @@ func Async[Req, Res any, PReq protoPtr[Req], PRes protoPtr[Res]](
 	return m
 }
 
-func newMethod[Req, Res any, PReq protoPtr[Req], PRes protoPtr[Res]](name string, opts []Option) Method {
+func newMethod(name string, newRequest func() proto.Message, opts []Option) Method {
 	entry, ok := auth.MethodNamed(name)
 	if !ok {
 		panic(fmt.Sprintf("rpc: %q is not a method of the catalogue", name))
@@ -94,12 +94,7 @@ func newMethod[Req, Res any, PReq protoPtr[Req], PRes protoPtr[Res]](name string
 	if entry.LongPoll {
 		deadline = PollDeadline
 	}
-	m := Method{
-		Method:      entry,
-		deadline:    deadline,
-		newRequest:  func() proto.Message { return PReq(new(Req)) },
-		newResponse: func() proto.Message { return PRes(new(Res)) },
-	}
+	m := Method{Method: entry, deadline: deadline, newRequest: newRequest}
 	for _, o := range opts {
 		o(&m)
 	}
@@ -112,7 +107,7 @@ func result[Res any, PRes protoPtr[Res]](res *Res, err error) (proto.Message, er
 	case err != nil:
 		return nil, err
 	case res == nil:
-		return nil, fault.New(fault.Internal, "internal error")
+		return nil, fault.Wrap(errors.New("the method answered neither a result nor an error"), fault.Internal, "internal error")
 	}
 	return PRes(res), nil
 }
@@ -140,9 +135,6 @@ func (m Method) IsAsync() bool { return m.async }
 
 // HearsUndelivered reports whether somebody listens for replies that reach nobody.
 func (m Method) HearsUndelivered() bool { return m.undelivered != nil }
-
-// NewResponse makes an empty response message.
-func (m Method) NewResponse() proto.Message { return m.newResponse() }
 
 // Context gives a call its deadline: timeout when it is positive, else ctx's
 // own, else the method's default; never more than [MaxDeadline] from now.

@@ -13,10 +13,6 @@ import (
 
 const reflectionPrefix = "/grpc.reflection."
 
-// ServiceNames are the full names of every service of the catalogue, whether
-// it runs in this process or not.
-func ServiceNames() []string { return servicesOf(auth.Methods) }
-
 func servicesOf(methods []auth.Method) []string {
 	var names []string
 	for _, m := range methods {

@@ -40,15 +40,9 @@ type Authenticator struct {
 
 	mu         sync.Mutex
 	server     *server.Server
-	conns      map[string]*tokenConns // by token id
-	cut        map[string]time.Time   // token id → when
-	registered int                    // since the last sweep
-}
-
-// tokenConns are the connections made with one token.
-type tokenConns struct {
-	nsToken string
-	ids     map[uint64]struct{}
+	conns      map[string]map[uint64]struct{} // connection ids by token id
+	cut        map[string]time.Time           // token id → when
+	registered int                            // since the last sweep
 }
 
 // New makes an authenticator. Whoever shows the service user and its password
@@ -59,7 +53,7 @@ func New(v *auth.Verifier, serviceUser, servicePassword string, log zerolog.Logg
 		user:     serviceUser,
 		password: servicePassword,
 		log:      log,
-		conns:    make(map[string]*tokenConns),
+		conns:    make(map[string]map[uint64]struct{}),
 		cut:      make(map[string]time.Time),
 	}
 }
@@ -162,12 +156,10 @@ func (a *Authenticator) remember(id auth.Identity, conn uint64) bool {
 		a.registered = 0
 		a.sweep()
 	}
-	t := a.conns[id.TokenID]
-	if t == nil {
-		t = &tokenConns{nsToken: id.NSToken(), ids: make(map[uint64]struct{})}
-		a.conns[id.TokenID] = t
+	if a.conns[id.TokenID] == nil {
+		a.conns[id.TokenID] = make(map[uint64]struct{})
 	}
-	t.ids[conn] = struct{}{}
+	a.conns[id.TokenID][conn] = struct{}{}
 	return true
 }
 
@@ -181,13 +173,13 @@ func (a *Authenticator) sweep() {
 	if a.server == nil {
 		return
 	}
-	for token, t := range a.conns {
-		for conn := range t.ids {
-			if a.server.GetClient(conn) == nil {
-				delete(t.ids, conn)
+	for token, ids := range a.conns {
+		for id := range ids {
+			if a.server.GetClient(id) == nil {
+				delete(ids, id)
 			}
 		}
-		if len(t.ids) == 0 {
+		if len(ids) == 0 {
 			delete(a.conns, token)
 		}
 	}
@@ -198,35 +190,14 @@ func (a *Authenticator) sweep() {
 func (a *Authenticator) Cut(tokenID string) int {
 	a.mu.Lock()
 	a.cut[tokenID] = time.Now()
-	t, s := a.conns[tokenID], a.server
+	ids, s := a.conns[tokenID], a.server
 	delete(a.conns, tokenID)
 	a.mu.Unlock()
-	if t == nil || s == nil {
-		return 0
-	}
 	closed := 0
-	for conn := range t.ids {
-		if s.DisconnectClientByID(conn) == nil {
+	for id := range ids {
+		if s.DisconnectClientByID(id) == nil {
 			closed++
 		}
 	}
 	return closed
-}
-
-// Review looks a token up again and cuts it when it is no longer valid. It is
-// for hints that a token has changed, which may as well mean a new one. A
-// token whose state cannot be read is left alone, and the error returned.
-func (a *Authenticator) Review(ctx context.Context, tokenID string) error {
-	a.mu.Lock()
-	t := a.conns[tokenID]
-	a.mu.Unlock()
-	if t == nil {
-		return nil
-	}
-	_, _, err := a.verifier.Identify(ctx, t.nsToken, tokenID)
-	if fault.Is(err, fault.Unauthenticated) {
-		a.Cut(tokenID)
-		return nil
-	}
-	return err
 }

@@ -330,33 +330,6 @@ func TestCut(t *testing.T) {
 	}
 }
 
-func TestReview(t *testing.T) {
-	r := newRig(t)
-	text, id := r.mint(t, "lark", 0, auth.Produce)
-	c := r.mustConnect(t, nats.Token(text))
-	if err := r.authenticator.Review(t.Context(), id); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.authenticator.Review(t.Context(), "unknown"); err != nil {
-		t.Fatal(err)
-	}
-	r.source.err = errors.New("disk on fire")
-	if err := r.authenticator.Review(t.Context(), id); !fault.Is(err, fault.StorageUnavailable) {
-		t.Fatalf("without storage: %v", err)
-	}
-	r.source.err = nil
-	c.permitted(t, "a valid token")
-	r.source.change(id, func(s *store.Token) { s.RevokedAt = time.Now() })
-	if err := r.authenticator.Review(t.Context(), id); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-c.closed:
-	case <-time.After(patience):
-		t.Fatal("the connection of a revoked token lives on")
-	}
-}
-
 func TestConnectionEndsWithItsToken(t *testing.T) {
 	src := &source{byID: map[string]store.Token{}}
 	frozen := time.Now()

@@ -11,8 +11,5 @@ func (a *Authenticator) Sweep() {
 func (a *Authenticator) Remembered(tokenID string) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if t := a.conns[tokenID]; t != nil {
-		return len(t.ids)
-	}
-	return 0
+	return len(a.conns[tokenID])
 }
