@@ -171,6 +171,9 @@ func (d *daemon) openBus(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := d.checkMessageSize(); err != nil {
+		return err
+	}
 	d.health.Add(telemetry.Check{Name: "nats", Critical: true, Run: func(context.Context) error {
 		if !conn.Raw().IsConnected() {
 			return errors.New("not connected")
@@ -197,6 +200,20 @@ func (d *daemon) checkOutsideNATS() error {
 		}
 	}
 	d.log.Warn().Msg("the NATS server asks for no authentication: every program that reaches it is every tenant")
+	return nil
+}
+
+// messageOverhead is the room in a message for everything but payloads.
+const messageOverhead = 64 << 10
+
+// checkMessageSize makes sure that the largest job fits into one NATS message,
+// also as base64 in JSON: a job that cannot be sent could never be run.
+func (d *daemon) checkMessageSize() error {
+	most := (d.conn.Raw().MaxPayload() - messageOverhead) / 4 * 3
+	if int64(d.opts.MaxPayload) > most {
+		return &usageError{"--max-payload", fmt.Sprintf("%d bytes do not fit into a message of the NATS server, whose max_payload is %d; "+
+			"raise that, or allow at most %d here", d.opts.MaxPayload, d.conn.Raw().MaxPayload(), max(0, most))}
+	}
 	return nil
 }
 
@@ -238,6 +255,7 @@ func (d *daemon) openServices(ctx context.Context) error {
 	if d.opts.runs(dispatchgateService) {
 		cfg := dispatchgate.DefaultConfig()
 		cfg.Lease = d.opts.ClaimLease
+		cfg.MaxReplyBytes = min(cfg.MaxReplyBytes, int(d.conn.Raw().MaxPayload())-messageOverhead)
 		if d.dispatchgate, err = dispatchgate.New(cfg, dispatchgate.Deps{
 			Store: d.store, Quotas: d.caches.Quotas, Hints: d.conn, Log: d.log, Registerer: d.reg,
 		}); err != nil {

@@ -348,6 +348,18 @@ func TestSplitInstallation(t *testing.T) {
 	back.terminate(t)
 }
 
+func TestAPayloadLargerThanAMessageIsRefusedAtTheStart(t *testing.T) {
+	dir := home(t)
+	o := testkit.NATSOptions(t)
+	o.MaxPayload = 256 << 10
+	natsURL := testkit.StartNATS(t, o).ClientURL()
+	var out bytes.Buffer
+	code := run(t.Context(), []string{"--nats-url=" + natsURL, "--http-listen=127.0.0.1:0", "--data-dir=" + dir}, io.Discard, &out)
+	if want := "--max-payload: 262144 bytes do not fit into a message of the NATS server, whose max_payload is 262144"; code != exitUsage || !strings.Contains(out.String(), want) {
+		t.Errorf("exit code %d, want %d; the message is %q, want %q in it", code, exitUsage, &out, want)
+	}
+}
+
 // TestNoSecretIsLogged runs calls good and bad at debug level and looks for
 // tokens and payloads in the log.
 func TestNoSecretIsLogged(t *testing.T) {

@@ -605,7 +605,8 @@ type SettleResult struct {
 	JobId string `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
 	// The settlement has taken effect, now or when it was sent before.
 	Accepted bool `protobuf:"varint,2,opt,name=accepted,proto3" json:"accepted,omitempty"`
-	// Why not, such as `STALE_LEASE` or `NOT_FOUND`. Empty: accepted.
+	// Why not: `STALE_LEASE`, or `STORAGE_UNAVAILABLE` when this one alone could not be stored and
+	// is to be sent again. Empty: accepted.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Status of the job afterwards. Empty: it is unknown.
 	Status        string `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
