@@ -203,15 +203,16 @@ create unique index jobs_unique on flexiq.jobs (ns, unique_key) where unique_key
 -- Locks namespaces, given in byte order, and makes sure that they exist.
 create function flexiq.hold(names text[]) returns void language plpgsql as $$
 declare
-  one text;
+  there bigint;
 begin
-  foreach one in array names loop
-    perform 1 from flexiq.namespaces where name = one for update;
-    if not found then
-      insert into flexiq.namespaces (name) values (one) on conflict do nothing;
-      perform 1 from flexiq.namespaces where name = one for update;
-    end if;
-  end loop;
+  perform 1 from unnest(names) u(name)
+    cross join lateral (select from flexiq.namespaces where name = u.name limit 1 for update) n;
+  get diagnostics there = row_count;
+  if there < cardinality(names) then
+    insert into flexiq.namespaces (name) select unnest(names) on conflict do nothing;
+    perform 1 from unnest(names) u(name)
+      cross join lateral (select from flexiq.namespaces where name = u.name limit 1 for update) n;
+  end if;
 end $$;
 
 create function flexiq.jobs_inserted() returns trigger language plpgsql as $$
