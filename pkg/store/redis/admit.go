@@ -59,9 +59,7 @@ func (s *Store) Admit(ctx context.Context, calls []store.Call) ([]store.Outcome,
 		cmds[i] = s.admitCommand(g, nil)
 	}
 	_ = s.run(ctx, again, cmds...) // each command has its own error
-	if err := s.admitFresh(ctx, parts, cmds); err != nil {
-		return nil, s.fail(ctx, "admit", err)
-	}
+	s.admitFresh(ctx, parts, cmds)
 	if err := common(cmds); err != nil {
 		return nil, s.fail(ctx, "admit", err)
 	}
@@ -74,6 +72,7 @@ func (s *Store) Admit(ctx context.Context, calls []store.Call) ([]store.Outcome,
 			}
 			continue
 		}
+		s.survey.met(g.name)
 		s.outcomes(ctx, g, cmds[i].list(), out)
 	}
 	return out, nil
@@ -90,29 +89,27 @@ func common(cmds []*command) error {
 }
 
 // admitFresh registers the namespaces that are not, and runs their groups again.
-func (s *Store) admitFresh(ctx context.Context, parts []*group, cmds []*command) error {
+func (s *Store) admitFresh(ctx context.Context, parts []*group, cmds []*command) {
 	var names []string
 	var fresh []int
 	for i, g := range parts {
 		if cmds[i].err == nil && cmds[i].list().int() == 1 {
-			fresh = append(fresh, i)
-			names = append(names, g.name)
+			names, fresh = append(names, g.name), append(fresh, i)
 		}
 	}
 	if len(fresh) == 0 {
-		return nil
+		return
 	}
 	st, _, err := s.register(ctx, names, false, false)
-	if err != nil {
-		return err
-	}
 	second := make([]*command, len(fresh))
 	for k, i := range fresh {
 		second[k] = s.admitCommand(parts[i], &st)
+		second[k].err = err
 		cmds[i] = second[k]
 	}
-	_ = s.run(ctx, again, second...) // each command has its own error
-	return nil
+	if err == nil {
+		_ = s.run(ctx, again, second...) // each command has its own error
+	}
 }
 
 // admitCommand writes the calls of a group for the script.

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"crypto/rand"
 	"hash/maphash"
 	"strings"
 	"sync"
@@ -27,7 +28,7 @@ type announcement struct {
 // announce registers a namespace and says that one of its objects is about to
 // change.
 func (s *Store) announce(ctx context.Context, change, ns string) (announcement, error) {
-	a := announcement{id: opid(), change: change}
+	a := announcement{id: rand.Text(), change: change}
 	c := s.on(installation, announceScript, a.id, a.change, ns)
 	if err := s.run(ctx, again, c); err != nil {
 		return a, err

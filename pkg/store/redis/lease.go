@@ -3,19 +3,14 @@ package redis
 import (
 	"context"
 	"slices"
-	"sync"
 	"time"
 
 	"flexiq/pkg/job"
 	"flexiq/pkg/store"
 )
 
-const (
-	// idleAfter is how long a namespace stays among the busy ones without a grant.
-	idleAfter = time.Minute
-	// surveyEvery is how often a process looks for running jobs everywhere.
-	surveyEvery = time.Minute
-)
+// idleAfter is how long a namespace stays among the busy ones without a grant.
+const idleAfter = time.Minute
 
 // Heartbeat implements [store.Dispatch].
 func (s *Store) Heartbeat(ctx context.Context, beats []store.Beat) ([]store.Pulse, error) {
@@ -218,89 +213,4 @@ func chunks[T any](all []T) func(yield func([]T, int) bool) {
 			}
 		}
 	}
-}
-
-// survey is when a handle last looked for running jobs everywhere.
-type survey struct {
-	mu   sync.Mutex
-	last time.Time
-	used map[string]struct{} // namespaces in which this handle claimed
-}
-
-// claimed notes that this handle claimed in a namespace.
-func (v *survey) claimed(ns string) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.used == nil {
-		v.used = make(map[string]struct{})
-	}
-	v.used[ns] = struct{}{}
-}
-
-// surveyDue puts every namespace with running jobs among the busy ones, once in
-// a while: the list may have been lost with a server whose copy was behind.
-func (s *Store) surveyDue(ctx context.Context) error {
-	s.survey.mu.Lock()
-	due := s.survey.last.IsZero() || time.Since(s.survey.last) >= surveyEvery
-	var mine []string
-	if due {
-		s.survey.last = time.Now()
-		for ns := range s.survey.used {
-			mine = append(mine, ns)
-		}
-		clear(s.survey.used)
-	}
-	s.survey.mu.Unlock()
-	if !due {
-		return nil
-	}
-	err := s.look(ctx, mine)
-	if err == nil {
-		err = s.eachKnown(ctx, func(names []string) error { return s.look(ctx, names) })
-	}
-	if err != nil {
-		s.survey.mu.Lock()
-		s.survey.last = time.Time{}
-		s.survey.mu.Unlock()
-		for _, ns := range mine {
-			s.survey.claimed(ns)
-		}
-	}
-	return err
-}
-
-// look puts those namespaces among the busy ones that have running jobs.
-func (s *Store) look(ctx context.Context, names []string) error {
-	if len(names) == 0 {
-		return nil
-	}
-	cmds := make([]*command, len(names))
-	for i, ns := range names {
-		cmds[i] = plain("zcard", s.key(tag(ns), "running"))
-	}
-	if err := s.run(ctx, again, cmds...); err != nil {
-		return err
-	}
-	listed, _, err := s.busy(ctx)
-	if err != nil {
-		return err
-	}
-	var missing []string
-	for i, ns := range names {
-		if cmds[i].int() > 0 && !slices.Contains(listed, ns) {
-			missing = append(missing, ns)
-		}
-	}
-	if len(missing) == 0 {
-		return nil
-	}
-	_, numbers, err := s.register(ctx, missing, true, false)
-	if err != nil {
-		return err
-	}
-	marks := make([]*command, len(missing))
-	for i, ns := range missing {
-		marks[i] = s.on(tag(ns), busyScript, numbers[i])
-	}
-	return s.run(ctx, again, marks...)
 }

@@ -2,9 +2,6 @@ package redis
 
 import (
 	"context"
-	"encoding/hex"
-
-	"crypto/rand"
 
 	"flexiq/pkg/namespace"
 	"flexiq/pkg/store"
@@ -27,13 +24,6 @@ func tag(ns string) string {
 // key is a key of a space.
 func (s *Store) key(tag, name string) string { return s.prefix + "{" + tag + "}:" + name }
 
-// opid is a number that no other operation has.
-func opid() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // it never fails
-	return hex.EncodeToString(b[:])
-}
-
 // standing is what the installation tells a namespace at its registration.
 type standing struct {
 	revision int64 // of the default quota
@@ -53,9 +43,12 @@ func (s *Store) register(ctx context.Context, names []string, busy, trails bool)
 	}
 	r := c.list()
 	st := standing{revision: r.int(), term: r.int()}
-	var numbers []int64
+	numbers := make([]int64, 0, len(names))
 	for r.more() {
 		numbers = append(numbers, r.int())
+	}
+	if busy && len(numbers) != len(names) {
+		return standing{}, nil, c.strange()
 	}
 	return st, numbers, nil
 }

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -60,7 +61,7 @@ func (s *Store) storeTokens(ctx context.Context, first bool, tokens []store.Toke
 		if _, _, err := s.register(ctx, []string{audit.Namespace}, false, true); err != nil {
 			return false, err
 		}
-		args = []any{flag(first), opid(), audit.Namespace, record(audit)}
+		args = []any{flag(first), rand.Text(), audit.Namespace, record(audit)}
 	}
 	args = append(args, len(tokens))
 	for i := range tokens {
@@ -154,7 +155,7 @@ func (s *Store) RevokeToken(ctx context.Context, ns, id string, audit store.Reco
 	if _, _, err := s.register(ctx, []string{audit.Namespace}, false, true); err != nil {
 		return s.fail(ctx, "revoke token", err)
 	}
-	c := s.on(installation, revokeScript, id, ns, opid(), audit.Namespace, record(&audit))
+	c := s.on(installation, revokeScript, id, ns, rand.Text(), audit.Namespace, record(&audit))
 	if err := s.run(ctx, once, c); err != nil {
 		return s.fail(ctx, "revoke token", err)
 	}

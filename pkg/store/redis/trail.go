@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"crypto/rand"
 	"strconv"
 
 	"flexiq/pkg/fault"
@@ -12,7 +13,7 @@ import (
 func (s *Store) Audit(ctx context.Context, r store.Record) error {
 	_, _, err := s.register(ctx, []string{r.Namespace}, false, true)
 	if err == nil {
-		err = s.run(ctx, again, s.on(tag(r.Namespace), recordScript, opid(), 0, record(&r)))
+		err = s.run(ctx, again, s.on(tag(r.Namespace), recordScript, rand.Text(), 0, record(&r)))
 	}
 	return s.fail(ctx, "audit", err)
 }

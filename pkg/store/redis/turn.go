@@ -57,9 +57,7 @@ func (s *Store) Turn(ctx context.Context, settlements []store.Settlement, wants 
 		cmds[i] = s.turnCommand(w, "")
 	}
 	_ = s.run(ctx, once, cmds...) // each command has its own error
-	if err := s.turnBusy(ctx, parts, cmds); err != nil {
-		return nil, nil, s.fail(ctx, "turn", err)
-	}
+	s.turnBusy(ctx, parts, cmds)
 	if err := common(cmds); err != nil {
 		return nil, nil, s.fail(ctx, "turn", err)
 	}
@@ -96,7 +94,7 @@ const busyTries = 3
 
 // turnBusy puts namespaces among the busy ones whose jobs are about to be
 // claimed for the first time, and runs their shifts then.
-func (s *Store) turnBusy(ctx context.Context, parts []*shift, cmds []*command) error {
+func (s *Store) turnBusy(ctx context.Context, parts []*shift, cmds []*command) {
 	for range busyTries {
 		var names []string
 		var at []int
@@ -106,24 +104,22 @@ func (s *Store) turnBusy(ctx context.Context, parts []*shift, cmds []*command) e
 			}
 		}
 		if len(at) == 0 {
-			return nil
+			return
 		}
 		_, numbers, err := s.register(ctx, names, true, false)
 		if err != nil {
-			return err
+			for _, i := range at {
+				cmds[i].err = err
+			}
+			return
 		}
 		second := make([]*command, len(at))
 		for k, i := range at {
-			number := int64(0)
-			if k < len(numbers) {
-				number = numbers[k]
-			}
-			second[k] = s.turnCommand(parts[i], number)
+			second[k] = s.turnCommand(parts[i], numbers[k])
 			cmds[i] = second[k]
 		}
 		_ = s.run(ctx, once, second...) // each command has its own error
 	}
-	return nil
 }
 
 // turnCommand writes a shift for the script.
@@ -166,6 +162,7 @@ func (s *Store) turned(ctx context.Context, w *shift, c *command, settled []stor
 	default:
 		return c.strange()
 	}
+	s.survey.met(w.name)
 	now := r.time()
 	for _, at := range w.settledAt {
 		settled[at] = readSettled(r.list())

@@ -14,10 +14,12 @@ for i = 1, number() do
   local ends = tonumber(call('ZSCORE', base .. 'running', id) or 0)
   out[i] = 0
   if not j then
-    call('ZREM', base .. 'running', id) -- an index entry without its job
+    call('ZREM', base .. 'running', id) -- index entries without their job
+    call('ZREM', base .. 'live', id)
+    call('HDEL', base .. 'workers', id)
   elseif j.state == RUNNING and j.lease == lease and ends <= now and has(j.flags, CANCELLING) == cancelling then
     j.attempt = attempt
-    if not keeps then j.run = raw_time(now + delay) end
+    if state == PENDING and not keeps then j.run = raw_time(now + delay) end
     move(j, state, text)
     out[i] = 1
   end

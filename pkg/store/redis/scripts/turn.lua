@@ -99,6 +99,27 @@ local function fill(l, n)
   return #r > 0
 end
 
+local TIED = 256 -- lanes whose first jobs are due at one instant, to be ordered by id
+
+-- first_lanes names the lanes of a rank in which the first n due jobs are: those
+-- whose first jobs are first, and any that tie with the last of them.
+local function first_lanes(rank, n)
+  local fronts = base .. 'f:' .. rank
+  local found = call('ZRANGEBYSCORE', fronts, '-inf', digits(now), 'WITHSCORES', 'LIMIT', 0, n)
+  local names, there = {}, {}
+  for i = 1, #found, 2 do
+    names[#names + 1] = found[i]
+    there[found[i]] = true
+  end
+  if #names == n then
+    local last = found[#found]
+    for _, name in ipairs(call('ZRANGEBYSCORE', fronts, last, last, 'LIMIT', 0, TIED)) do
+      if not there[name] then names[#names + 1] = name end
+    end
+  end
+  return names
+end
+
 -- pick finds the first n due jobs of some queues, or of all.
 local function pick(queues, n)
   local picked = {}
@@ -111,8 +132,7 @@ local function pick(queues, n)
   for _, rank in ipairs(ranks) do
     local left = n - #picked
     if left <= 0 then break end
-    -- The first jobs are in the lanes whose first jobs are first.
-    local names = by_rank and by_rank[rank] or call('ZRANGEBYSCORE', base .. 'f:' .. rank, '-inf', digits(now), 'LIMIT', 0, left)
+    local names = by_rank and by_rank[rank] or first_lanes(rank, left)
     local heap, some = {}, math.floor(left / math.max(1, #names)) + 1
     for _, name in ipairs(names) do
       local l = { name = name, read = 0 }
