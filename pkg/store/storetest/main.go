@@ -10,7 +10,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"testing"
 	"time"
 
 	"go.uber.org/goleak"
@@ -24,8 +23,9 @@ const partVariable = "FLEXIQ_STORETEST_PART"
 
 // Main is the TestMain of a backend's tests: it runs them and fails on leaked
 // goroutines. The cases with several processes start the test's own binary
-// again; there Main plays the part of that process, and runs no test.
-func Main(m *testing.M, b Backend) {
+// again; there Main plays the part of that process, and runs no test. A backend
+// that has to stop something before the leak check wraps its *testing.M.
+func Main(m goleak.TestingM, b Backend) {
 	if text := os.Getenv(partVariable); text != "" {
 		if err := play(b, text); err != nil {
 			fmt.Fprintln(os.Stderr, err)
