@@ -459,6 +459,39 @@ func TestAnOrderlyStopAnswersParkedPolls(t *testing.T) {
 	}
 }
 
+// TestARevokedTokenEndsItsParkedPolls parks a poll and revokes its token: the
+// poll ends, and the job that comes then stays for somebody else.
+func TestARevokedTokenEndsItsParkedPolls(t *testing.T) {
+	home(t)
+	d := inProcess(t)
+	c := dial(t, d.opts.DataDir, "default", "")
+	made, err := c.Admin().CreateToken(t.Context(), &flexiqv1.CreateTokenRequest{Scopes: []string{"work"}, Name: "short"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	type answer struct {
+		code int
+		body map[string]any
+	}
+	answered := make(chan answer, 1)
+	go func() {
+		res, body := post(t, d, made.GetToken(), "WorkerService/Claim", `{"max_jobs":1,"wait":"60s"}`)
+		answered <- answer{res.StatusCode, body}
+	}()
+	testkit.Eventually(t, "the poll is parked", func() bool { return parked(t, d) == 1 })
+	if _, err := c.Admin().RevokeToken(t.Context(), &flexiqv1.RevokeTokenRequest{Id: made.GetId()}); err != nil {
+		t.Fatal(err)
+	}
+	if a := <-answered; a.code != http.StatusUnauthorized {
+		t.Errorf("the poll of a revoked token was answered with %d %v", a.code, a.body)
+	}
+	testkit.Eventually(t, "nobody waits any more", func() bool { return parked(t, d) == 0 })
+	res, err := c.Enqueue(t.Context(), client.Job{Task: "t"})
+	if err != nil || res.Job.GetStatus() != "pending" {
+		t.Errorf("a job enqueued afterwards: %v, %v", res.Job, err)
+	}
+}
+
 // parked reads the gauge of parked claims.
 func parked(t *testing.T, d *daemon) float64 {
 	t.Helper()

@@ -37,6 +37,7 @@ type Endpoints struct {
 	conn    *Conn
 	service string
 	ids     *auth.Verifier
+	vigil   *auth.Vigil
 	calls   *rpc.Bounds
 	polls   *rpc.Bounds
 	pool    *pool
@@ -69,6 +70,7 @@ func (c *Conn) Serve(service string, methods []rpc.Method, ids *auth.Verifier) (
 		conn:    c,
 		service: service,
 		ids:     ids,
+		vigil:   auth.NewVigil(ids),
 		calls:   rpc.NewBounds(o.MaxCalls, o.MaxBytes),
 		polls:   rpc.NewBounds(rpc.MaxPolls, o.MaxBytes),
 		stopped: make(chan struct{}),

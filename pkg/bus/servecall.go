@@ -70,6 +70,9 @@ func (c *call) run(id auth.Identity, err error) {
 		return
 	}
 	ctx, c.cancel = c.method.Context(ctx, limit)
+	if c.method.LongPoll {
+		ctx = c.keep(ctx)
+	}
 	if c.req, err = c.method.Open(ctx, c.codec, c.msg.Data); err != nil {
 		c.finish(nil, err)
 		return
@@ -77,9 +80,31 @@ func (c *call) run(id auth.Identity, err error) {
 	c.method.Invoke(ctx, c.req, c.finish)
 }
 
-// finish answers the call and gives its place back.
+// keep answers a call that waits as soon as its token stops being valid. The
+// server closes the caller's connection then, but an outside one only when it
+// is told to.
+func (c *call) keep(ctx context.Context) context.Context {
+	ctx, release := c.vigil.Keep(ctx, c.id)
+	end := c.cancel
+	c.cancel = func() {
+		release()
+		end()
+	}
+	context.AfterFunc(ctx, func() {
+		if cause := context.Cause(ctx); fault.Is(cause, fault.Unauthenticated) {
+			c.finish(nil, cause)
+		}
+	})
+	return ctx
+}
+
+// finish answers the call and gives its place back. An answer that comes after
+// the call's end is undelivered.
 func (c *call) finish(res proto.Message, err error) {
 	if !c.ended.CompareAndSwap(false, true) {
+		if err == nil {
+			c.undelivered(res)
+		}
 		return
 	}
 	if c.cancel != nil {

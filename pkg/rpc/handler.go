@@ -47,6 +47,7 @@ func Handler(methods []Method, ids *auth.Verifier, o HandlerOptions) http.Handle
 	}
 	d := &door{
 		ids:    ids,
+		vigil:  auth.NewVigil(ids),
 		opts:   o,
 		errors: connect.NewErrorWriter(),
 		log:    NewFaultLog(o.Log),
@@ -66,6 +67,7 @@ func Handler(methods []Method, ids *auth.Verifier, o HandlerOptions) http.Handle
 // door is the HTTP door.
 type door struct {
 	ids    *auth.Verifier
+	vigil  *auth.Vigil
 	opts   HandlerOptions
 	errors *connect.ErrorWriter
 	log    *FaultLog
@@ -171,6 +173,12 @@ func (d *door) admit(w http.ResponseWriter, r *http.Request, v *visit, route *ro
 	v.conn = http.NewResponseController(w)
 	v.within(v.transfer)
 	defer v.within(0)
+	if route.method.LongPoll {
+		var end context.CancelFunc
+		ctx, end = d.vigil.Keep(ctx, id)
+		defer end()
+		r = r.WithContext(ctx)
+	}
 	route.handler.ServeHTTP(w, r)
 	if v.res != nil && r.Context().Err() != nil {
 		// The client left before its answer was out: nobody has it.
@@ -242,7 +250,7 @@ func (m Method) await(ctx context.Context, id auth.Identity, req proto.Message) 
 		return a.res, a.err
 	case <-ctx.Done():
 		if settled.CompareAndSwap(false, true) {
-			return nil, ctx.Err()
+			return nil, context.Cause(ctx)
 		}
 		a := <-answers
 		return a.res, a.err
