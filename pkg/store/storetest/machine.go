@@ -254,7 +254,7 @@ func (m *machine) turn() {
 		}
 		c := rapid.SampledFrom(m.claims).Draw(m.t, "claim")
 		s := ending(c.real, rapid.SampledFrom(job.Outcomes).Draw(m.t, "outcome"))
-		if s.Outcome == job.Failed && rapid.Bool().Draw(m.t, "retry after") {
+		if (s.Outcome == job.Failed || s.Outcome == job.Released) && rapid.Bool().Draw(m.t, "retry after") {
 			s.RetryAfter = new(time.Duration(rapid.IntRange(0, 3).Draw(m.t, "seconds")) * time.Second)
 		}
 		random = random || s.Outcome == job.Failed && s.RetryAfter == nil

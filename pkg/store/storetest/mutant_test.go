@@ -33,7 +33,6 @@ var mutants = map[string]struct {
 		func(s *model.Store) store.Store { return &countThenInsert{Store: s} },
 		[]string{
 			"Admit/depth_is_exact_with_many_handles", "Admit/depth_is_exact_at_first_use",
-			"Admit/depth_is_exact_across_changes_of_the_limit",
 		},
 	},
 	"trusts the caller's quota": {
@@ -78,7 +77,7 @@ var mutants = map[string]struct {
 	},
 	"skips changes beyond a page": {
 		func(s *model.Store) store.Store { return &skipsChanges{s} },
-		[]string{"Quotas/changes,_each_object_once", "Quotas/no_change_is_missed"},
+		[]string{"Quotas/changes,_each_object_once"},
 	},
 	"finds jobs of any namespace": {
 		func(s *model.Store) store.Store { return &crossNamespace{s} },

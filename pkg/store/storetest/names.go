@@ -22,9 +22,9 @@ var nameCases = []testcase{
 // names are pairs and families that careless quoting, patterns, collations or
 // separators would bring together.
 var names = []string{
-	"a", "A", "á", "a\u0301", "a:b", "a", "a.b", "a*", "*", ">", "a>", "=", "=61", "a=2eb", "a b", "a  b", "a%", "%", "a_", "_", "ab", "a\\", "\\",
-	"'", "''", "\"", "a'b", "{a}", "{a", "}", "[a]", "a/b", "../a", "a?", "🐳", "日本", "ß", "ss", "SS", "ı", "i", "I", "İ", "ﬁ", "fi", "ns:1:a",
-	"quota:ns:1:a", "quota:default", "default", "Default", "null", "NULL", "0", "00", "-1", "1e0", "true", "a\u200b", "\u202ea", "Å", "Å", "\ufffd",
+	"a", "A", "\u00e1", "a\u0301", "a:b", "a.b", "a*", "*", ">", "a>", "=", "=61", "a=2eb", "a b", "a  b", "a%", "%", "a_", "_", "ab", "a\\", "\\",
+	"'", "''", "\"", "a'b", "{a}", "{a", "}", "[a]", "a/b", "../a", "a?", "🐳", "日本", "ß", "ss", "SS", "\u0131", "i", "I", "\u0130", "\ufb01", "fi", "ns:1:a",
+	"quota:ns:1:a", "quota:default", "default", "Default", "null", "NULL", "0", "00", "-1", "1e0", "true", "a\u200b", "\u202ea", "\u00c5", "\u212b", "A\u030a", "\ufffd",
 	"x;y", "x,y", "x|y", "$1", "$$", "?", "@a", "#", "a\u00adb", strings.Repeat("x", 255), strings.Repeat("x", 254), strings.Repeat("é", 127),
 	strings.Repeat("🐳", 63) + "abc",
 }

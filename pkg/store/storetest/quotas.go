@@ -114,6 +114,11 @@ func quotaIfRevision(f *fixture) {
 	if third.Stamp.Revision <= cleared.Stamp.Revision {
 		f.Errorf("revision %d after the clear's %d", third.Stamp.Revision, cleared.Stamp.Revision)
 	}
+	cleared, err = set("", third.Stamp.Revision)
+	f.ok(err)
+	refused(`{"max_pending":4}`, third.Stamp.Revision)
+	_, err = set(`{"max_pending":4}`, cleared.Stamp.Revision) // the clear's revision, which a reader was shown
+	f.ok(err)
 }
 
 // quotaIfRace: of many writers that read the same revision one wins.

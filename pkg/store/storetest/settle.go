@@ -16,6 +16,7 @@ var settleCases = []testcase{
 	{"the last attempt", settleLastAttempt},
 	{"dead", settleDead},
 	{"release keeps attempt and place", settleRelease},
+	{"release for later", settleReleaseLater},
 	{"what a settlement answers", settleAnswers},
 	{"a stale lease has no effect", settleStale},
 	{"twice is once", settleTwice},
@@ -152,6 +153,21 @@ func settleRelease(f *fixture) {
 	f.settle(job.Completed, again...)
 }
 
+// settleReleaseLater: a delay of its own gives up the place, and no attempt.
+func settleReleaseLater(f *fixture) {
+	const ns = "ns"
+	f.enqueue(ns, f.specs(2, func(s *job.Spec) { s.MaxAttempts = 1 })...)
+	f.clock.Advance(time.Second)
+	l := f.take(ns)
+	f.settleOne(ending(l, job.Released, retryAfter(time.Minute)))
+	j := f.state(ns, l.Job.ID, job.Pending)
+	equal(f, "attempt and run_at", [2]any{j.Attempt, j.RunAt}, [2]any{int32(0), f.clock.Now().Add(time.Minute)})
+	g := f.grant(ns, 5)
+	equal(f, "due now", len(g.Jobs), 1)
+	f.clock.Advance(time.Minute)
+	equal(f, "due later", idsOf(f.claim(ns, 1)), []string{l.Job.ID})
+}
+
 func settleAnswers(f *fixture) {
 	const ns = "ns"
 	f.enqueue(ns, f.specs(4, func(s *job.Spec) { s.Queue, s.Task = "mail", "send" })...)
@@ -252,7 +268,6 @@ func settleTwice(f *fixture) {
 		again.State, again.Attempt = job.Running, next.Job.Attempt
 		equal(f, fmt.Sprintf("%s again while the job runs again", o), f.settleOne(s), again)
 		f.settle(job.Completed, next)
-		again.State = job.Complete
 		f.state(ns, l.Job.ID, job.Complete)
 	}
 	f.holds(ns, counts{Archived: 3, Dead: 1})

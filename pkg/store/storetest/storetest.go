@@ -87,6 +87,7 @@ var groups = []group{
 	{"Quotas", quotaCases},
 	{"Tokens", tokenCases},
 	{"Trail", trailCases},
+	{"Crowd", crowdCases},
 	{"Processes", processCases},
 	{"Model", machineCases},
 }

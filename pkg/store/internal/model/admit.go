@@ -13,7 +13,10 @@ import (
 )
 
 // Admit implements [store.Admission].
-func (s *Store) Admit(_ context.Context, calls []store.Call) ([]store.Outcome, error) {
+func (s *Store) Admit(ctx context.Context, calls []store.Call) ([]store.Outcome, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := s.clock()
@@ -185,7 +188,7 @@ func (sp *space) add(c store.Call, spec job.Spec, now time.Time, made map[string
 	if spec.Debounce.Key != "" {
 		j.RunAt = at.Add(spec.Debounce.Window)
 	}
-	r := &row{job: j, fingerprint: spec.Fingerprint, settled: map[string]job.Outcome{}}
+	r := &row{job: j, fingerprint: spec.Fingerprint}
 	sp.rows[j.ID] = r
 	return r
 }

@@ -13,7 +13,10 @@ import (
 )
 
 // Turn implements [store.Dispatch].
-func (s *Store) Turn(_ context.Context, settlements []store.Settlement, wants []store.Want) ([]store.Settled, []store.Grant, error) {
+func (s *Store) Turn(ctx context.Context, settlements []store.Settlement, wants []store.Want) ([]store.Settled, []store.Grant, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	settled := make([]store.Settled, len(settlements))
@@ -39,10 +42,10 @@ func (s *Store) settle(st store.Settlement) store.Settled {
 	switch {
 	case st.Lease == "":
 	case r.lease == st.Lease:
-		r.settled[st.Lease] = st.Outcome
+		r.settled, r.settledAs = st.Lease, st.Outcome
 		r.end(job.Ending{Outcome: st.Outcome, Error: st.Error, RetryAfter: st.RetryAfter}, st.Result, s.clock())
 		out.Accepted = true
-	case r.settled[st.Lease] == st.Outcome:
+	case r.settled == st.Lease && r.settledAs == st.Outcome:
 		out.Accepted, out.Repeat = true, true
 	}
 	out.State, out.Queue, out.Task, out.Attempt = r.job.State, r.job.Queue, r.job.Task, r.job.Attempt

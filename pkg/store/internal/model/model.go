@@ -75,7 +75,8 @@ type row struct {
 	cancel      bool // its cancellation was requested
 	lease       string
 	leaseEnds   time.Time
-	settled     map[string]job.Outcome // by lease
+	settled     string      // the lease of the last settlement, which may be repeated,
+	settledAs   job.Outcome // and its outcome
 }
 
 // clock reads the time as stores keep it.
@@ -187,7 +188,10 @@ func matches(f store.Filter, j *job.Job) bool {
 }
 
 // Usage implements [store.Jobs].
-func (s *Store) Usage(_ context.Context, namespaces []string) ([]store.Usage, error) {
+func (s *Store) Usage(ctx context.Context, namespaces []string) ([]store.Usage, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := make([]store.Usage, len(namespaces))
