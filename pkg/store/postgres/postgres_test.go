@@ -3,11 +3,9 @@ package postgres
 import (
 	"context"
 	"fmt"
-	"os"
+	"strings"
 	"testing"
 	"time"
-
-	"go.uber.org/goleak"
 
 	"flexiq/pkg/namespace"
 	"flexiq/pkg/store"
@@ -15,46 +13,45 @@ import (
 	"flexiq/pkg/testkit"
 )
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	testkit.StopPostgres()
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
+func TestMain(m *testing.M) { storetest.Main(servers{m}, backend) }
+
+// servers stops the private server before goroutines are counted.
+type servers struct{ *testing.M }
+
+func (s servers) Run() int {
+	defer testkit.StopPostgres()
+	return s.M.Run()
 }
 
-// An address of the suite is the name of a schema on the binary's server.
+func TestStore(t *testing.T) { storetest.Run(t, backend) }
+
+// backend is the suite's view. An address is the URL of a server and a schema.
 var backend = storetest.Backend{
 	Create: func(t testing.TB) string {
-		_, schema := testkit.PostgresSchema(t)
-		return schema
+		url, schema := testkit.PostgresSchema(t)
+		return url + " " + schema
 	},
-	Open: nil, // needs the server: see TestStore
-	Scribble: func(t testing.TB, schema, ns string, raw []byte) {
-		shell(t, fmt.Sprintf("update %s.settings set value = $1 where scope = '' and key = $2", schema), string(raw), namespace.QuotaKey(ns))
+	Open: func(ctx context.Context, address string, now func() time.Time) (store.Store, error) {
+		url, schema, _ := strings.Cut(address, " ")
+		return Open(ctx, url, Options{Schema: schema, Now: now, MaxConns: 4, Timeout: time.Minute}) // the race detector makes all slow
 	},
-	Poison: func(t testing.TB, schema, task string) func() {
-		shell(t, fmt.Sprintf(`create function %[1]s.poison() returns trigger language plpgsql as
-			'begin raise exception ''poisoned''; end'`, schema))
-		shell(t, fmt.Sprintf(`create trigger poison before insert on %[1]s.jobs for each row when (new.task = '%[2]s')
-			execute function %[1]s.poison()`, schema, task))
-		return func() { shell(t, fmt.Sprintf("drop function %s.poison cascade", schema)) }
+	Scribble: func(t testing.TB, address, ns string, raw []byte) {
+		shell(t, address, `insert into flexiq.settings (key, value) values ($1, $2) on conflict (scope, key) do update set value = excluded.value`,
+			namespace.QuotaKey(ns), string(raw))
+	},
+	Poison: func(t testing.TB, address, task string) func() {
+		shell(t, address, `create function flexiq.poison() returns trigger language plpgsql as 'begin raise exception ''poisoned''; end'`)
+		for _, table := range []string{"jobs", "dead_letters"} {
+			shell(t, address, fmt.Sprintf(`create trigger poison before insert on flexiq.%s for each row when (new.task = '%s')
+				execute function flexiq.poison()`, table, task))
+		}
+		return func() { shell(t, address, "drop function flexiq.poison cascade") }
 	},
 }
 
-// shell runs a statement on the binary's server.
-func shell(t testing.TB, sql string, args ...any) {
+// shell runs a statement as somebody with psql would.
+func shell(t testing.TB, address, sql string, args ...any) {
 	t.Helper()
-	execute(t, testkit.Postgres(t), sql, args...)
-}
-
-func TestStore(t *testing.T) {
-	url := testkit.Postgres(t)
-	b := backend
-	b.Open = func(ctx context.Context, schema string, now func() time.Time) (store.Store, error) {
-		return Open(ctx, url, Options{Schema: schema, Now: now, MaxConns: 4})
-	}
-	storetest.Run(t, b)
+	url, schema, _ := strings.Cut(address, " ")
+	execute(t, url, inSchema(sql, schema), args...)
 }
