@@ -14,6 +14,9 @@ import (
 const (
 	// pollSlack is how much longer than asked for an answer may take.
 	pollSlack = 5 * time.Second
+	// defaultTrust is how long a worker goes on with a token that worked and is
+	// refused now.
+	defaultTrust = time.Minute
 	// restAfterNothing is how long a source that had nothing is left out of the
 	// turns, while others have work.
 	restAfterNothing = time.Second
@@ -177,16 +180,33 @@ func (s *shift) ask(ctx context.Context, src *source, most int, wait time.Durati
 	defer cancel()
 	res, err := src.c.wire.poll(ctx, req)
 	if err == nil {
+		src.worked, src.refused = true, time.Time{}
 		return res.GetJobs(), nil
 	}
 	f := fault.Of(err)
-	switch f.Reason {
-	case fault.Unauthenticated, fault.PermissionDenied, fault.InvalidRequest, fault.Unimplemented:
+	switch log := s.w.opts.Log; {
+	case f.Reason == fault.Cancelled: // withdrawn
+	case s.hopeless(src, f, time.Now()):
 		src.failure = f
-		s.w.opts.Log.Error().Err(f).Str("token", src.c.TokenID()).Msg("no jobs can be claimed with this token")
-	case fault.Cancelled: // withdrawn
+		log.Error().Err(f).Str("token", src.c.TokenID()).Msg("no jobs can be claimed with this token")
 	default:
-		s.w.opts.Log.Debug().Err(f).Str("token", src.c.TokenID()).Msg("claim failed; it will be tried again")
+		log.Debug().Err(f).Str("token", src.c.TokenID()).Msg("claim failed; it will be tried again")
 	}
 	return nil, f
+}
+
+// hopeless reports whether no later claim can fare better. A token that worked
+// and now does not may be fine: NATS cannot tell one that was revoked from one
+// that cannot be checked for the moment.
+func (s *shift) hopeless(src *source, f *fault.Error, now time.Time) bool {
+	switch f.Reason {
+	case fault.PermissionDenied, fault.InvalidRequest, fault.Unimplemented:
+		return true
+	case fault.Unauthenticated:
+		if src.refused.IsZero() {
+			src.refused = now
+		}
+		return !src.worked || now.Sub(src.refused) >= s.w.trust
+	}
+	return false
 }

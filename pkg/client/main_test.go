@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/http/httptest"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,7 +32,7 @@ const (
 // installation is one server with its two doors, as a client finds it.
 type installation struct {
 	t      testing.TB
-	tokens tokens
+	tokens *tokens
 	ids    *auth.Verifier
 	nats   *server.Server
 	conn   *bus.Conn // of the services
@@ -39,20 +40,32 @@ type installation struct {
 }
 
 // tokens is a source of tokens in memory.
-type tokens map[string]store.Token
+type tokens struct {
+	mu   sync.Mutex
+	byID map[string]store.Token
+}
 
-func (s tokens) Token(_ context.Context, id string) (*store.Token, error) {
-	t, ok := s[id]
+func (s *tokens) Token(_ context.Context, id string) (*store.Token, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, ok := s.byID[id]
 	if !ok {
 		return nil, fault.Missing("token")
 	}
 	return &t, nil
 }
 
+// revoke ends every token.
+func (s *tokens) revoke() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.byID)
+}
+
 // install serves methods over both doors until the test ends.
 func install(t testing.TB, methods ...rpc.Method) *installation {
 	t.Helper()
-	in := &installation{t: t, tokens: tokens{}}
+	in := &installation{t: t, tokens: &tokens{byID: map[string]store.Token{}}}
 	in.ids = auth.NewVerifier(in.tokens, time.Now)
 	in.nats = testkit.SecureNATS(t, embedded.New(in.ids, serviceUser, servicePassword, zerolog.Nop()))
 	in.conn = in.connect()
@@ -84,14 +97,16 @@ func (in *installation) serve(conn *bus.Conn, methods []rpc.Method) *bus.Endpoin
 	return e
 }
 
-// token makes a token of a namespace. All are made before the first call.
+// token makes a token of a namespace.
 func (in *installation) token(ns string, scopes ...auth.Scope) string {
 	in.t.Helper()
 	text, t, err := auth.Mint(ns, scopes, "", 0, "", time.Now())
 	if err != nil {
 		in.t.Fatalf("mint: %v", err)
 	}
-	in.tokens[t.ID] = t
+	in.tokens.mu.Lock()
+	defer in.tokens.mu.Unlock()
+	in.tokens.byID[t.ID] = t
 	return text
 }
 

@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"time"
@@ -59,7 +60,7 @@ func (t *natsTransport) poll(ctx context.Context, req *flexiqv1.ClaimRequest) (*
 	msg.Subject, msg.Reply = t.subjects["Claim"], t.conn.NewInbox()
 	sub, err := nc.ChanSubscribe(msg.Reply, answers)
 	if err != nil {
-		return nil, fault.Wrap(err, fault.Overloaded, "there is no connection to NATS")
+		return nil, t.unsent(err)
 	}
 	denied, stop := t.conn.Denied(msg.Subject)
 	defer stop()
@@ -67,7 +68,7 @@ func (t *natsTransport) poll(ctx context.Context, req *flexiqv1.ClaimRequest) (*
 	defer nc.RemoveStatusListener(broken)
 	if err := nc.PublishMsg(msg); err != nil {
 		_ = sub.Unsubscribe() // fails only when the connection is closed
-		return nil, fault.Wrap(err, fault.Overloaded, "there is no connection to NATS")
+		return nil, t.unsent(err)
 	}
 	select {
 	case answer := <-answers:
@@ -86,6 +87,16 @@ func (t *natsTransport) poll(ctx context.Context, req *flexiqv1.ClaimRequest) (*
 	default:
 		return nil, fault.Of(err)
 	}
+}
+
+// unsent tells why a poll could not be sent.
+func (t *natsTransport) unsent(err error) error {
+	nc := t.conn.Raw()
+	if last := nc.LastError(); !nc.IsConnected() && (errors.Is(last, nats.ErrAuthorization) ||
+		errors.Is(last, nats.ErrAuthExpired) || errors.Is(last, nats.ErrAuthRevoked)) {
+		return fault.Wrap(last, fault.Unauthenticated, "the token is not valid")
+	}
+	return fault.Wrap(err, fault.Overloaded, "there is no connection to NATS")
 }
 
 // withdraw removes an inbox at the server while messages for it still arrive.

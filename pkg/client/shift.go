@@ -51,6 +51,8 @@ type source struct {
 	pause   pause
 	resting time.Time     // no claim before
 	failure error         // no claim ever again
+	worked  bool          // a claim was answered
+	refused time.Time     // since when the token is not accepted; zero: it is
 	wake    chan struct{} // tells the heartbeats of an earlier deadline
 	nextDue time.Time     // when heartbeats look next; guarded by the shift's mu
 }

@@ -83,6 +83,7 @@ type Worker struct {
 	mu       sync.Mutex
 	handlers map[string]Handler
 	fallback Handler
+	trust    time.Duration // see defaultTrust
 
 	completed, failed, dead, released, lost atomic.Int64
 }
@@ -98,7 +99,7 @@ func NewWorker(o WorkerOptions, clients ...*Client) (*Worker, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	return &Worker{opts: o, clients: clients, handlers: make(map[string]Handler)}, nil
+	return &Worker{opts: o, clients: clients, handlers: make(map[string]Handler), trust: defaultTrust}, nil
 }
 
 func (o *WorkerOptions) fill() {
@@ -195,7 +196,8 @@ func (w *Worker) Stats() WorkerStats {
 // claimed any more, what arrives late is released, running jobs get their
 // grace. It also returns when the worker is drained or has started MaxJobs,
 // and with the error of a claim that can never succeed, such as
-// PERMISSION_DENIED. An unavailable server is waited for.
+// PERMISSION_DENIED, or UNAUTHENTICATED for a minute. An unavailable server is
+// waited for.
 func (w *Worker) Run(ctx context.Context) error {
 	if !w.running.CompareAndSwap(false, true) {
 		return errors.New("the worker is running already")

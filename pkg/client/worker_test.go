@@ -387,6 +387,24 @@ func TestWorkerEndsWhenItCanNeverClaim(t *testing.T) {
 	})
 }
 
+func TestWorkerEndsWhenItsTokenIsNoLongerAccepted(t *testing.T) {
+	t.Parallel()
+	overBothDoors(t, func(t *testing.T, door string) {
+		c := hire(t, door, client.WorkerOptions{})
+		c.worker.Distrust(300 * time.Millisecond)
+		c.worker.HandleAll(func(context.Context, *client.Task) error { return nil })
+		c.start()
+		c.gate.push("acme", task("t"))
+		c.gate.until(t, "a settlement", func() bool { return len(c.gate.settled) == 1 })
+		c.tokens.revoke()
+		c.kick()
+		c.gate.shut() // ends the poll over HTTP
+		if err := c.wait(); !fault.Is(err, fault.Unauthenticated) {
+			t.Errorf("Run: %v, want UNAUTHENTICATED", err)
+		}
+	})
+}
+
 func TestNewWorkerRefusesWhatCannotWork(t *testing.T) {
 	t.Parallel()
 	in := install(t)

@@ -1,0 +1,6 @@
+package client
+
+import "time"
+
+// Distrust shortens how long the worker goes on with a token that is refused.
+func (w *Worker) Distrust(d time.Duration) { w.trust = d }
