@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -35,9 +36,11 @@ type locking struct {
 // run does a group operation. The error is about the database as a whole.
 //
 // With several namespaces it first does those whose lock is free. The others
-// follow in a transaction of their own that does not wait long, because the
-// first ones are answered only when all are. When something fails it goes on namespace by
-// namespace, and then unit by unit, so that the failure stays where it belongs.
+// follow in a transaction of their own, because the first ones are answered only
+// when all are. When something fails it goes on namespace by namespace, and then
+// unit by unit, so that the failure stays where it belongs. A namespace whose
+// lock was waited for in vain is waited for no more for a while: so a
+// transaction that hangs costs its tenant's neighbours one wait.
 func (g *group) run(ctx context.Context) error {
 	units := make([]int, len(g.names))
 	for i := range units {
@@ -45,9 +48,12 @@ func (g *group) run(ctx context.Context) error {
 	}
 	slices.SortStableFunc(units, func(a, b int) int { return strings.Compare(g.names[a], g.names[b]) })
 	several := g.names[units[0]] != g.names[units[len(units)-1]]
-
+	l := locking{skip: several}
+	if !several && g.s.stuck.has(g.names[units[0]]) {
+		l.wait = leastWait
+	}
 	g.marks = nil
-	missed, err := g.once(ctx, units, locking{skip: several})
+	missed, err := g.once(ctx, units, l)
 	if unavailable(err) && !held(err) {
 		return err // and nothing was done
 	}
@@ -65,21 +71,40 @@ func (g *group) run(ctx context.Context) error {
 	return nil
 }
 
-// rest does what the first transaction left, or failed at.
+// rest does what the first transaction left, or failed at with err.
 func (g *group) rest(ctx context.Context, units []int, several bool, err error) {
-	patience := lockTimeout
-	if several {
-		patience = groupWait
-	}
-	deadline := time.Now().Add(patience)
 	if failure := g.create(ctx, units); failure != nil {
-		err = failure
-	} else if err == nil {
-		if err = g.all(ctx, units, locking{wait: patience}); err == nil {
-			return
+		g.apart(ctx, units, false, time.Time{}, failure)
+		return
+	}
+	deadline := time.Now().Add(lockTimeout)
+	var stuck []int
+	if several {
+		stuck = g.take(&units, g.s.stuck.has)
+	}
+	if len(units) > 0 {
+		if err == nil {
+			err = g.all(ctx, units, locking{wait: lockTimeout})
+		}
+		if err != nil {
+			g.apart(ctx, units, several, deadline, err)
 		}
 	}
-	g.apart(ctx, units, several, deadline, err)
+	g.apart(ctx, stuck, true, time.Time{}, nil)
+}
+
+// take moves the units of some namespaces out of a list.
+func (g *group) take(units *[]int, which func(namespace string) bool) (taken []int) {
+	var rest []int
+	for _, u := range *units {
+		if which(g.names[u]) {
+			taken = append(taken, u)
+		} else {
+			rest = append(rest, u)
+		}
+	}
+	*units = rest
+	return taken
 }
 
 // all is once for units none of which may be missed.
@@ -105,9 +130,10 @@ func (g *group) once(ctx context.Context, units []int, l locking) (missed []int,
 	return missed, err
 }
 
-// apart does units that failed together with err by themselves. Waiting for
+// apart does units by themselves: those that failed together with err, if
+// trying again may help, and those of namespaces that are stuck. Waiting for
 // locks has one deadline, or a few namespaces that are held would hold up the rest.
-func (g *group) apart(ctx context.Context, units []int, several bool, deadline time.Time, err error) {
+func (g *group) apart(ctx context.Context, units []int, again bool, deadline time.Time, err error) {
 	patience := func() locking { return locking{wait: max(leastWait, time.Until(deadline))} }
 	for len(units) > 0 {
 		n := 1
@@ -116,9 +142,10 @@ func (g *group) apart(ctx context.Context, units []int, several bool, deadline t
 		}
 		own := units[:n]
 		units = units[n:]
-		if gone := unavailable(err) && !held(err); !gone && (several || n > 1) {
+		if gone := unavailable(err) && !held(err); !gone && (again || n > 1) {
 			err = g.all(ctx, own, patience())
 		}
+		g.s.stuck.set(g.names[own[0]], held(err))
 		if err == nil {
 			continue
 		}
@@ -132,6 +159,34 @@ func (g *group) apart(ctx context.Context, units []int, several bool, deadline t
 				g.failed(u, g.s.fail(ctx, g.op, alone))
 			}
 		}
+	}
+}
+
+// stuck remembers namespaces whose lock was waited for in vain. The zero value
+// remembers none.
+type stuck struct {
+	mu    sync.Mutex
+	until map[string]time.Time
+}
+
+func (s *stuck) has(namespace string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	until, ok := s.until[namespace]
+	return ok && time.Now().Before(until)
+}
+
+func (s *stuck) set(namespace string, is bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case !is:
+		delete(s.until, namespace)
+	case s.until == nil:
+		s.until = make(map[string]time.Time)
+		fallthrough
+	default:
+		s.until[namespace] = time.Now().Add(stuckFor)
 	}
 }
 

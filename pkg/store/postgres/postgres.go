@@ -93,6 +93,7 @@ type Store struct {
 	log       zerolog.Logger
 	timeout   time.Duration
 	flusher   *flusher // nil: transactions flush themselves
+	stuck     stuck
 	closeOnce sync.Once
 }
 

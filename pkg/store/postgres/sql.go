@@ -38,10 +38,10 @@ func inSchema(text, schema string) string {
 }
 
 const (
-	lockTimeout = 2 * time.Second        // for the lock of a namespace
-	groupWait   = 250 * time.Millisecond // the same, while others of a group wait too
-	leastWait   = 10 * time.Millisecond  // the same, when that is over
-	idleTime    = 5 * time.Minute        // after which the pool gives up a connection
+	lockTimeout = 2 * time.Second       // for the lock of a namespace
+	leastWait   = 10 * time.Millisecond // the same, when that was waited in vain
+	stuckFor    = 5 * time.Second       // how long to remember that
+	idleTime    = 5 * time.Minute       // after which the pool gives up a connection
 )
 
 // setting is a server setting that every transaction of a store has.
