@@ -18,7 +18,7 @@ import (
 )
 
 // caseTimeout ends a case whose store hangs.
-const caseTimeout = 2 * time.Minute
+const caseTimeout = 5 * time.Minute
 
 // fixture is an empty store and what a case does with it. Its methods fail the
 // case when the store reports an error that the case did not ask for.

@@ -93,12 +93,6 @@ func uniqueFreed(f *fixture) {
 			f.Fatalf("the key of %s is not held: %+v", by, r)
 		}
 	}
-	again := func(l store.Leased) {
-		f.Helper()
-		f.clock.Advance(2 * time.Hour)
-		l = f.take(ns)
-		f.settle(job.Completed, l)
-	}
 	ends := map[string]func(store.Leased){
 		"completion": func(l store.Leased) { f.settle(job.Completed, l) },
 		"death":      func(l store.Leased) { f.settle(job.GivenUp, l) },
@@ -116,7 +110,11 @@ func uniqueFreed(f *fixture) {
 			f.clock.Advance(lease)
 			f.expire()
 		},
-		"release, then completion": func(l store.Leased) { f.settle(job.Released, l); held(l.Job.ID); again(l) },
+		"release, then completion": func(l store.Leased) {
+			f.settle(job.Released, l)
+			held(l.Job.ID)
+			f.settle(job.Completed, f.take(ns))
+		},
 		"cancelled while pending": func(l store.Leased) {
 			f.settle(job.Released, l)
 			_, err := f.s.Cancel(f.ctx, ns, store.Selection{IDs: []string{l.Job.ID}}, 1)
