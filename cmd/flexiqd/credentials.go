@@ -28,38 +28,38 @@ type credentials struct {
 
 func credentialsFile(dir string) string { return filepath.Join(dir, "credentials.json") }
 
-// firstTokens makes the installation's first tokens when the store has none,
-// and reports whether it did. The file is on disk, under its temporary name,
-// before the store knows the tokens: a crash between the two leaves either a
-// file that the next start adopts or an empty store that it fills again, and
-// never an installation that nobody can enter.
-func firstTokens(ctx context.Context, tokens store.Tokens, dir string, c credentials) (bool, error) {
+// firstTokens makes the installation's first tokens when the store has none.
+// The file is on disk, under its temporary name, before the store knows the
+// tokens: a crash between the two leaves either a file that the next start
+// adopts or an empty store that it fills again, and never an installation that
+// nobody can enter.
+func firstTokens(ctx context.Context, tokens store.Tokens, dir string, c credentials) error {
 	pending := credentialsFile(dir) + ".new"
 	if done, err := adopt(ctx, tokens, dir, pending); done || err != nil {
-		return done, err
+		return err
 	}
 	now := time.Now()
 	platform, p, err := auth.Mint("", []auth.Scope{auth.Platform}, "platform", credentialsLife, "", now)
 	if err != nil {
-		return false, err
+		return err
 	}
 	all := []auth.Scope{auth.Produce, auth.Work, auth.Inspect, auth.Admin}
 	tenant, t, err := auth.Mint(namespace.Default, all, "default", credentialsLife, "", now)
 	if err != nil {
-		return false, err
+		return err
 	}
 	c.Tokens = map[string]string{"platform": platform, "default": tenant}
 	if err := writePrivate(pending, c); err != nil {
-		return false, err
+		return err
 	}
 	made, err := tokens.Bootstrap(ctx, []store.Token{p, t})
 	if err != nil {
-		return false, err
+		return err
 	}
 	if !made {
-		return false, os.Remove(pending)
+		return os.Remove(pending)
 	}
-	return true, os.Rename(pending, credentialsFile(dir))
+	return os.Rename(pending, credentialsFile(dir))
 }
 
 // adopt finishes what a crash interrupted: a file that waits under its
@@ -97,18 +97,26 @@ func readCredentials(path string) (credentials, error) {
 	return c, nil
 }
 
-// refreshURLs writes the addresses of this start into the file, when they changed.
-func refreshURLs(dir, natsURL, httpURL string) error {
-	c, err := readCredentials(credentialsFile(dir))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil || c.NATSURL == natsURL && c.HTTPURL == httpURL {
+// checkPrivate refuses a credentials file that others can read.
+func checkPrivate(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
 		return err
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 {
+		return fmt.Errorf("%s has mode %04o, so others can read it: make it 0600, and revoke its tokens if others are on this host", path, mode)
+	}
+	return nil
+}
+
+// refresh writes the addresses of this start into the file, when they changed.
+func (c *credentials) refresh(dir, natsURL, httpURL string) error {
+	if c.NATSURL == natsURL && c.HTTPURL == httpURL {
+		return nil
 	}
 	c.NATSURL, c.HTTPURL = natsURL, httpURL
 	pending := credentialsFile(dir) + ".tmp"
-	if err := writePrivate(pending, c); err != nil {
+	if err := writePrivate(pending, *c); err != nil {
 		return err
 	}
 	return os.Rename(pending, credentialsFile(dir))

@@ -68,12 +68,11 @@ type daemon struct {
 	http      *http.Server
 	endpoints []*bus.Endpoints
 
-	running    *errgroup.Group
-	stopRuns   context.CancelFunc
-	failed     context.Context // ends when a part of the process fails
-	natsURL    string
-	httpURL    string
-	firstStart bool
+	running  *errgroup.Group
+	stopRuns context.CancelFunc
+	failed   context.Context // ends when a part of the process fails
+	natsURL  string
+	httpURL  string
 }
 
 // start builds the process. When it returns without an error, requests are

@@ -67,6 +67,38 @@ func TestFirstStartWritesCredentialsForItsOwner(t *testing.T) {
 	}
 }
 
+func TestALostOrOpenCredentialsFileIsTold(t *testing.T) {
+	home(t)
+	d, stop := inProcessLogging(t, io.Discard)
+	path := credentialsFile(d.opts.DataDir)
+	stop()
+	for _, tc := range []struct {
+		name  string
+		spoil func() error
+	}{
+		{"readable by others", func() error { return os.Chmod(path, 0o644) }},
+		{"damaged", func() error { return os.WriteFile(path, []byte("{"), 0o600) }},
+		{"lost", func() error { return os.Remove(path) }},
+	} {
+		if err := tc.spoil(); err != nil {
+			t.Fatal(err)
+		}
+		var log lockedBuffer
+		d, stop := inProcessLogging(t, &log)
+		req, err := http.NewRequest(http.MethodGet, d.httpURL+"/readyz", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res, body := do(t, req); res.StatusCode != http.StatusOK || body["status"] != "degraded" {
+			t.Errorf("%s: /readyz answers %d %v, want degraded", tc.name, res.StatusCode, body)
+		}
+		if !strings.Contains(log.String(), "the credentials file cannot be used") {
+			t.Errorf("%s: the log does not tell:\n%s", tc.name, log.String())
+		}
+		stop()
+	}
+}
+
 func TestACrashBetweenFileAndStoreLocksNobodyOut(t *testing.T) {
 	home(t)
 	d, stop := inProcessLogging(t, io.Discard)
@@ -77,18 +109,23 @@ func TestACrashBetweenFileAndStoreLocksNobodyOut(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := open(t, opts)
-	if made, err := firstTokens(t.Context(), s, dir, credentials{}); err != nil || !made {
-		t.Fatalf("the file is adopted: %v, %v", made, err)
+	if err := firstTokens(t.Context(), s, dir, credentials{}); err != nil {
+		t.Fatal(err)
 	}
-	if _, err := os.Stat(credentialsFile(dir)); err != nil {
-		t.Error(err)
+	adopted, err := readCredentials(credentialsFile(dir))
+	if err != nil || adopted.Tokens["default"] == "" {
+		t.Fatalf("the file is adopted: %v", err)
 	}
 	// As one leaves it that came before.
 	if err := os.WriteFile(credentialsFile(dir)+".new", []byte("{\"tokens\":"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if made, err := firstTokens(t.Context(), s, dir, credentials{}); err != nil || made {
-		t.Errorf("a torn file beside a store with tokens: %v, %v", made, err)
+	if err := firstTokens(t.Context(), s, dir, credentials{}); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := readCredentials(credentialsFile(dir))
+	if diff := cmp.Diff(adopted, kept); err != nil || diff != "" {
+		t.Errorf("a torn file beside a store with tokens changed the credentials: %v\n%s", err, diff)
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"net"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -102,8 +103,18 @@ func (l *natsLog) Noticef(f string, v ...any) { l.log.Debug().Msgf(f, v...) }
 // Warnf logs a warning.
 func (l *natsLog) Warnf(f string, v ...any) { l.log.Warn().Msgf(f, v...) }
 
-// Errorf logs an error.
-func (l *natsLog) Errorf(f string, v ...any) { l.log.Error().Msgf(f, v...) }
+// Errorf logs an error. What a client was refused is at debug level: a tenant
+// could fill the log with it.
+func (l *natsLog) Errorf(f string, v ...any) {
+	text := fmt.Sprintf(f, v...)
+	for _, refusal := range []string{"Permissions Violation", "Authorization Violation", "authentication error", "Maximum Payload Violation"} {
+		if strings.Contains(text, refusal) {
+			l.log.Debug().Msg(text)
+			return
+		}
+	}
+	l.log.Error().Msg(text)
+}
 
 // Debugf logs at debug level.
 func (l *natsLog) Debugf(f string, v ...any) { l.log.Debug().Msgf(f, v...) }

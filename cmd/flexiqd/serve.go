@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
+	"os"
 	"slices"
 	"time"
 
@@ -22,29 +24,40 @@ import (
 // openCredentials makes the first tokens of an empty store and tells the
 // command line of this user where they are.
 func (d *daemon) openCredentials(ctx context.Context) error {
-	made, err := firstTokens(ctx, d.store, d.opts.DataDir, credentials{NATSURL: d.natsURL, HTTPURL: d.httpURL})
-	if err != nil {
+	dir := d.opts.DataDir
+	if err := firstTokens(ctx, d.store, dir, credentials{NATSURL: d.natsURL, HTTPURL: d.httpURL}); err != nil {
 		return fmt.Errorf("cannot write the first credentials: %w", err)
 	}
-	d.firstStart = made
-	if !made {
-		if err := refreshURLs(d.opts.DataDir, d.natsURL, d.httpURL); err != nil {
-			return fmt.Errorf("cannot refresh the credentials file: %w", err)
-		}
+	c, err := readCredentials(credentialsFile(dir))
+	if err == nil {
+		err = checkPrivate(credentialsFile(dir))
 	}
-	c, err := readCredentials(credentialsFile(d.opts.DataDir))
 	if err != nil {
-		d.log.Debug().Err(err).Msg("no credentials file in the data folder")
+		d.warnOfCredentials(err)
 		return nil
 	}
+	if err := c.refresh(dir, d.natsURL, d.httpURL); err != nil {
+		return fmt.Errorf("cannot refresh the credentials file: %w", err)
+	}
 	err = client.SaveContext("local", client.Context{
-		Server: c.NATSURL, Token: c.Tokens["default"], PlatformToken: c.Tokens["platform"], DataDir: d.opts.DataDir,
+		Server: c.NATSURL, Token: c.Tokens["default"], PlatformToken: c.Tokens["platform"], DataDir: dir,
 	})
 	if err != nil {
 		d.log.Warn().Err(err).Msg("the client context local was not saved")
 	}
 	d.health.Add(telemetry.Check{Name: "credentials", Run: d.checkCredentials(c)})
 	return nil
+}
+
+// warnOfCredentials tells operators of a credentials file that is missing or open to
+// others. With an outside NATS server a data folder without one is usual.
+func (d *daemon) warnOfCredentials(problem error) {
+	if d.opts.NATSURL != "" && errors.Is(problem, fs.ErrNotExist) {
+		return
+	}
+	d.log.Warn().Err(problem).Msg("the credentials file cannot be used")
+	problem = fault.Wrap(problem, fault.Internal, "the credentials file in the data folder is missing, damaged or readable by others")
+	d.health.Add(telemetry.Check{Name: "credentials", Run: func(context.Context) error { return problem }})
 }
 
 // credentialsWarning is how long before their end health tells of tokens that
@@ -292,8 +305,10 @@ func (d *daemon) closeDoors(ctx context.Context) error {
 func (d *daemon) greet(io stdio) {
 	d.log.Info().Strs("services", d.opts.Services).Str("http", d.httpURL).Str("nats", d.natsURL).Msg("serving")
 	lines := [][2]string{{"HTTP and gRPC", d.httpURL}, {"NATS", redactURL(d.natsURL)}, {"Store", redactURL(d.opts.Store)}}
-	if d.firstStart {
+	if _, err := os.Stat(credentialsFile(d.opts.DataDir)); err == nil {
 		lines = append(lines, [2]string{"Credentials", credentialsFile(d.opts.DataDir)})
+	} else if d.opts.NATSURL == "" {
+		lines = append(lines, [2]string{"Credentials", "missing: the tokens of the first start are not in " + d.opts.DataDir})
 	}
 	fmt.Fprintln(io.out, "FlexiQ is ready. Stop it with Ctrl-C.")
 	for _, l := range lines {
