@@ -47,7 +47,7 @@ func (s *Service) claim(ctx context.Context, req *flexiqv1.ClaimRequest, done fu
 	}
 	l := s.laneOf(want.Namespace)
 	w := &waiter{want: want}
-	gone := context.AfterFunc(ctx, func() { l.leave(w, ctx.Err()) })
+	gone := context.AfterFunc(ctx, func() { l.leave(w, context.Cause(ctx)) })
 	w.answer = func(jobs []store.Leased, err error) {
 		gone()
 		s.waiting.Add(-1)
