@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"flexiq/pkg/namespace"
 	"flexiq/pkg/store"
 	"flexiq/pkg/store/storetest"
@@ -18,7 +20,13 @@ func TestMain(m *testing.M) { storetest.Main(servers{m}, backend) }
 type servers struct{ *testing.M }
 
 func (s servers) Run() int {
-	defer testkit.StopRedis()
+	defer func() {
+		testkit.StopRedis()
+		// The client library notices only once a second that a pool, whose server
+		// was gone, was closed.
+		for end := time.Now().Add(3 * time.Second); goleak.Find() != nil && time.Now().Before(end); {
+		}
+	}()
 	return s.M.Run()
 }
 

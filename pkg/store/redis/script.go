@@ -18,16 +18,25 @@ var sources embed.FS
 type script struct{ text, sha string }
 
 func newScript(parts ...string) *script {
+	return scriptOf(source(append([]string{"base"}, parts...)...))
+}
+
+func scriptOf(text string) *script {
+	sum := sha1.Sum([]byte(text))
+	return &script{text: text, sha: hex.EncodeToString(sum[:])}
+}
+
+// source joins files of the folder.
+func source(parts ...string) string {
 	var b strings.Builder
-	for _, p := range append([]string{"base"}, parts...) {
+	for _, p := range parts {
 		text, err := sources.ReadFile("scripts/" + p + ".lua")
 		if err != nil {
 			panic(err) // the file is part of the program
 		}
 		b.Write(text)
 	}
-	sum := sha1.Sum([]byte(b.String()))
-	return &script{text: b.String(), sha: hex.EncodeToString(sum[:])}
+	return b.String()
 }
 
 var (

@@ -244,21 +244,17 @@ local function set_body(j)
   end
 end
 
-local values, live, shed_ids, died, lanes, keys, gathers = {}, {}, {}, {}, {}, {}, {}
+local values, keys = {}, {}
 for _, j in ipairs(made) do
   values[#values + 1] = base .. 'j:' .. j.id
   values[#values + 1] = j.value
   if j.state == DEAD then
-    shed_ids[#shed_ids + 1], shed_ids[#shed_ids + 2] = 0, j.id
-    died[#died + 1], died[#died + 2] = j.created, j.id
+    put('shed', 0, j.id)
+    put('died', j.created, j.id)
   else
-    live[#live + 1], live[#live + 2] = 0, j.id
-    local lane = lane_of(j)
-    local members = lanes[lane] or {}
-    members[#members + 1], members[#members + 2] = time_of(j.run), j.id
-    lanes[lane], touched[lane] = members, true
+    put('live', 0, j.id)
+    start_waiting(j)
     if j.unique ~= '' then keys[#keys + 1], keys[#keys + 2] = j.unique, j.id end
-    if j.debounce ~= '' then gathers[#gathers + 1], gathers[#gathers + 2] = 0, j.debounce .. '\0' .. j.id end
   end
   set_body(j)
 end
@@ -266,19 +262,11 @@ if #values > 0 then
   call('HSET', KEYS[1], 'used', 1)
   call('MSET', unpack(values))
 end
-if #shed_ids > 0 then
-  call('ZADD', base .. 'shed', unpack(shed_ids))
-  call('ZADD', base .. 'died', unpack(died))
-end
-if #live > 0 then call('ZADD', base .. 'live', unpack(live)) end
-for lane, members in pairs(lanes) do call('ZADD', base .. 'p:' .. lane, unpack(members)) end
 if #keys > 0 then call('HSET', base .. 'unique', unpack(keys)) end
-if #gathers > 0 then call('ZADD', base .. 'debounce', unpack(gathers)) end
 for id, r in pairs(changed) do
   call('SET', base .. 'j:' .. id, r.value)
-  call('ZADD', base .. 'p:' .. lane_of(r), time_of(r.run), id)
-  touched[lane_of(r)] = true
+  start_waiting(r)
   set_body(r)
 end
-tidy_lanes()
+write_indexes()
 return out

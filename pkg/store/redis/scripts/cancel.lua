@@ -24,5 +24,5 @@ for _ = 1, number() do
     end
   end
 end
-tidy_lanes()
+write_indexes()
 return { cancelled, marked, missing }

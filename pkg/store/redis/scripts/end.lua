@@ -24,5 +24,5 @@ for i = 1, number() do
     out[i] = 1
   end
 end
-tidy_lanes()
+write_indexes()
 return out

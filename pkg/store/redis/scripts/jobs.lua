@@ -57,10 +57,29 @@ end
 -- rank by the run_at of their first job, and ranks the ranks that have lanes.
 local function lane_of(j) return j.queue .. '\0' .. string.format('%03d', j.rank) end
 
-local touched = {}
+-- Changes of indexes are gathered, so that each index is written with one
+-- command: plus and minus have members by key, touched the lanes that changed.
+local plus, minus, touched = {}, {}, {}
 
--- tidy_lanes brings the indexes of lanes up to date after their jobs changed.
-local function tidy_lanes()
+local function put(name, score, id)
+  local key = base .. name
+  local m = plus[key] or {}
+  m[#m + 1], m[#m + 2] = score, id
+  plus[key] = m
+end
+
+local function drop(name, id)
+  local key = base .. name
+  local m = minus[key] or {}
+  m[#m + 1] = id
+  minus[key] = m
+end
+
+-- write_indexes writes what was gathered, and with it the indexes of lanes. A
+-- script calls it before it reads an index again, and at its end.
+local function write_indexes()
+  for key, m in pairs(minus) do call('ZREM', key, unpack(m)) end
+  for key, m in pairs(plus) do call('ZADD', key, unpack(m)) end
   for lane in pairs(touched) do
     local rank = string.sub(lane, -3)
     local front = call('ZRANGE', base .. 'p:' .. lane, 0, 0, 'WITHSCORES')
@@ -74,29 +93,29 @@ local function tidy_lanes()
       if call('EXISTS', base .. 'f:' .. rank) == 0 then call('ZREM', base .. 'ranks', rank) end
     end
   end
-  touched = {}
+  plus, minus, touched = {}, {}, {}
 end
 
 local function start_waiting(j)
   local lane = lane_of(j)
-  call('ZADD', base .. 'p:' .. lane, time_of(j.run), j.id)
+  put('p:' .. lane, time_of(j.run), j.id)
   touched[lane] = true
-  if j.debounce ~= '' then call('ZADD', base .. 'debounce', 0, j.debounce .. '\0' .. j.id) end
+  if j.debounce ~= '' then put('debounce', 0, j.debounce .. '\0' .. j.id) end
 end
 
 local function stop_waiting(j)
   local lane = lane_of(j)
-  call('ZREM', base .. 'p:' .. lane, j.id)
+  drop('p:' .. lane, j.id)
   touched[lane] = true
-  if j.debounce ~= '' then call('ZREM', base .. 'debounce', j.debounce .. '\0' .. j.id) end
+  if j.debounce ~= '' then drop('debounce', j.debounce .. '\0' .. j.id) end
 end
 
 -- move takes a live job to a state. The caller has set its attempt, its settled
 -- lease and, for a pending one, its run_at. An empty error keeps the present
--- one. It calls tidy_lanes once at its end.
+-- one.
 local function move(j, state, text)
   if j.state == RUNNING then
-    call('ZREM', base .. 'running', j.id)
+    drop('running', j.id)
     call('HDEL', base .. 'workers', j.id)
   else
     stop_waiting(j)
@@ -106,14 +125,11 @@ local function move(j, state, text)
     start_waiting(j)
   else
     j.finished = now
-    call('ZREM', base .. 'live', j.id)
-    if state == DEAD then
-      call('ZADD', base .. 'dead', 0, j.id)
-      call('ZADD', base .. 'died', now, j.id)
-    else
-      call('ZADD', base .. 'archive', 0, j.id)
-      call('ZADD', base .. 'archived', now, j.id)
-    end
+    drop('live', j.id)
+    local ids, times = 'archive', 'archived'
+    if state == DEAD then ids, times = 'dead', 'died' end
+    put(ids, 0, j.id)
+    put(times, now, j.id)
     if j.unique ~= '' and call('HGET', base .. 'unique', j.unique) == j.id then call('HDEL', base .. 'unique', j.unique) end
   end
   local at = base .. 'j:' .. j.id

@@ -153,15 +153,15 @@ local function pick(queues, n)
   return picked
 end
 
--- take makes a picked job running and adds it to a grant.
-local function take(w, j, n, out)
+-- take makes a picked job running and adds it to a grant, and its worker to holders.
+local function take(w, j, n, out, holders)
   j.state, j.attempt, j.started, j.lease = RUNNING, j.attempt + 1, now, string.sub(redis.sha1hex(w.secret .. n), 1, 32)
   local ends = now + math.min(w.lease_for, j.timeout)
   local bytes = moving(j)
   stop_waiting(j)
   call('SETRANGE', base .. 'j:' .. j.id, 1, bytes)
-  call('ZADD', base .. 'running', ends, j.id)
-  if w.worker ~= '' then call('HSET', base .. 'workers', j.id, w.worker) end
+  put('running', ends, j.id)
+  if w.worker ~= '' then holders[#holders + 1], holders[#holders + 2] = j.id, w.worker end
   out[#out + 1] = j.id
   out[#out + 1] = string.sub(j.value, 1, 1) .. bytes .. string.sub(j.value, 97)
   out[#out + 1] = has(j.flags, ASIDE) and call('GET', base .. 'b:' .. j.id) or ''
@@ -180,7 +180,7 @@ local function grant(w)
   end
   local picked = pick(w.queues, room + (capped and 1 or 0))
   local out = { 0, capped and #picked > room and 1 or 0, 0 }
-  local bytes, taken, full = 0, 0, false
+  local bytes, taken, full, holders = 0, 0, false, {}
   for i = 1, math.min(#picked, room), 50 do
     local some, keys = {}, {}
     for k = i, math.min(i + 49, #picked, room) do
@@ -194,17 +194,18 @@ local function grant(w)
         full = full or w.bytes > 0 and bytes > w.bytes and taken > 0
         if not full then
           taken = taken + 1
-          take(w, j, taken, out)
+          take(w, j, taken, out, holders)
         end
       else -- an index entry without its job
-        call('ZREM', base .. 'p:' .. p.lane, p.id)
-        call('ZREM', base .. 'live', p.id)
+        drop('p:' .. p.lane, p.id)
+        drop('live', p.id)
         touched[p.lane] = true
       end
     end
     if full then break end
   end
-  tidy_lanes()
+  write_indexes()
+  if #holders > 0 then call('HSET', base .. 'workers', unpack(holders)) end
   if full then out[2] = 0 end
   if taken == 0 then out[3] = next_at(w.queues) or 0 end
   if taken > 0 and now - tonumber(record[4] or 0) > 10000000 then
@@ -216,6 +217,6 @@ end
 
 local out = { 0, now }
 for _, s in ipairs(settlements) do out[#out + 1] = settle(s) end
-tidy_lanes()
+write_indexes()
 for _, w in ipairs(wants) do out[#out + 1] = grant(w) end
 return out
