@@ -95,6 +95,9 @@ func (s *shift) extend(src *source, due []*attempt) time.Time {
 	ctx, cancel := context.WithTimeout(s.talk, min(patience, max(beatTimeout, shortest/3)))
 	defer cancel()
 	err := src.c.wire.call(ctx, "Heartbeat", req, res)
+	if s.talk.Err() == nil {
+		s.heard(src, heartbeats, err)
+	}
 
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -179,6 +179,9 @@ func (s *shift) ask(ctx context.Context, src *source, most int, wait time.Durati
 	ctx, cancel := context.WithTimeout(ctx, wait+pollSlack)
 	defer cancel()
 	res, err := src.c.wire.poll(ctx, req)
+	if !src.c.wrongAddress(err) {
+		s.heard(src, claims, err)
+	}
 	if err == nil {
 		src.worked, src.refused = true, time.Time{}
 		return res.GetJobs(), nil
@@ -188,7 +191,7 @@ func (s *shift) ask(ctx context.Context, src *source, most int, wait time.Durati
 	case f.Reason == fault.Cancelled: // withdrawn
 	case s.hopeless(src, f, time.Now()):
 		src.failure = f
-		log.Error().Err(f).Str("token", src.c.TokenID()).Msg("no jobs can be claimed with this token")
+		log.Error().Err(f).Str("token", src.c.TokenID()).Msg("no more jobs are claimed with this token")
 	default:
 		log.Debug().Err(f).Str("token", src.c.TokenID()).Msg("claim failed; it will be tried again")
 	}
@@ -207,6 +210,8 @@ func (s *shift) hopeless(src *source, f *fault.Error, now time.Time) bool {
 			src.refused = now
 		}
 		return !src.worked || now.Sub(src.refused) >= s.w.trust
+	case Unreachable:
+		return src.c.wrongAddress(f)
 	}
 	return false
 }

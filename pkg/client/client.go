@@ -68,8 +68,9 @@ type Client struct {
 }
 
 // Dial connects with a token. Over NATS it waits for the connection, and fails
-// with UNAUTHENTICATED when the token is not accepted; over HTTP the first
-// call is the first contact.
+// with UNAUTHENTICATED when the token is not accepted and with [Unreachable]
+// when there is no server. Over HTTP the first call is the first contact and
+// fails so; what has answered once is waited for from then on.
 func Dial(ctx context.Context, opts Options) (*Client, error) {
 	opts = opts.withDefaults()
 	parts, err := auth.Parse(opts.Token)

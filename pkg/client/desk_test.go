@@ -25,6 +25,7 @@ type desk struct {
 	fail   int      // messages to answer UNAVAILABLE before anything is written
 	lose   int      // messages to carry out and answer UNAVAILABLE
 	hold   chan struct{}
+	came   chan struct{} // takes a value for each message; nil: nobody listens
 	refuse func(*flexiqv1.JobSpec) error
 }
 
@@ -93,6 +94,9 @@ func (d *desk) message(method string, calls [][]*flexiqv1.JobSpec) ([]verdict, e
 	}
 	d.sizes = append(d.sizes, n)
 	d.mu.Unlock()
+	if d.came != nil {
+		d.came <- struct{}{}
+	}
 	if hold != nil {
 		<-hold
 	}

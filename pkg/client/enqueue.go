@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	"google.golang.org/protobuf/proto"
 
@@ -26,7 +27,18 @@ type unit struct {
 	ctx   context.Context // of the caller; a unit that nobody waits for is not sent
 	call  *flexiqv1.EnqueueCall
 	bytes int
+	fate  atomic.Int32 // waiting, then sent or abandoned
 }
+
+const (
+	waiting int32 = iota
+	sent
+	abandoned
+)
+
+// abandon takes back a unit whose caller has gone, and reports whether it had
+// not been sent.
+func (u *unit) abandon() bool { return u.fate.CompareAndSwap(waiting, abandoned) }
 
 // answer is what became of a unit.
 type answer struct {
@@ -73,18 +85,25 @@ func (c *Client) enqueue(ctx context.Context, specs []*flexiqv1.JobSpec) ([]Resu
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
 	var out *answer
+	inDoubt := false // a try was sent whose outcome nobody knows
 	err := c.repeat(ctx, func(ctx context.Context) error {
+		u := &unit{ctx: ctx, call: call, bytes: size}
 		var err error
-		out, err = c.units.Do(ctx, specs[0].GetId(), size, &unit{ctx: ctx, call: call, bytes: size})
+		out, err = c.units.Do(ctx, specs[0].GetId(), size, u)
 		if err == nil {
 			err = out.err
 		}
+		if err != nil && !u.abandon() && doubt(err) {
+			inDoubt = true
+		}
 		return err
 	})
-	if err != nil {
+	switch {
+	case err != nil && inDoubt:
+		return nil, doubtful{err}
+	case err != nil:
 		return nil, err
-	}
-	if len(out.results) != len(specs) {
+	case len(out.results) != len(specs):
 		return nil, fault.New(fault.Internal, "the server answered %d results for %d jobs", len(out.results), len(specs))
 	}
 	results := make([]Result, len(specs))
@@ -134,8 +153,8 @@ func (c *Client) send(ctx context.Context, units []*unit, answers []*answer) {
 	req := &flexiqv1.EnqueueCallsRequest{Calls: make([]*flexiqv1.EnqueueCall, 0, len(units))}
 	at := make([]int, 0, len(units)) // where each call's answer belongs
 	for i, u := range units {
-		if err := u.ctx.Err(); err != nil {
-			answers[i] = &answer{err: fault.Of(err)}
+		if u.ctx.Err() != nil || !u.fate.CompareAndSwap(waiting, sent) {
+			answers[i] = &answer{err: fault.Of(u.ctx.Err())}
 			continue
 		}
 		req.Calls, at = append(req.Calls, u.call), append(at, i)

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync/atomic"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
 	flexiqv1 "flexiq/pkg/api/flexiq/v1"
 	"flexiq/pkg/auth"
-	"flexiq/pkg/rpc"
 )
 
 // idleConnections bounds the connections that are kept for later calls.
@@ -21,6 +21,8 @@ const idleConnections = 128
 type httpTransport struct {
 	http    *http.Client
 	own     bool // http was made here
+	server  string
+	reached atomic.Bool // a server has answered
 	methods map[string]*connect.Client[body, body]
 }
 
@@ -53,7 +55,7 @@ func (bodyCodec) Unmarshal(data []byte, v any) error {
 }
 
 func dialHTTP(opts Options) *httpTransport {
-	t := &httpTransport{http: opts.HTTP, methods: make(map[string]*connect.Client[body, body], len(auth.Methods))}
+	t := &httpTransport{http: opts.HTTP, server: opts.Server, methods: make(map[string]*connect.Client[body, body], len(auth.Methods))}
 	if t.http == nil {
 		tr := http.DefaultTransport.(*http.Transport).Clone()
 		tr.MaxIdleConns, tr.MaxIdleConnsPerHost = 0, idleConnections
@@ -80,8 +82,13 @@ func (t *httpTransport) call(ctx context.Context, method string, req, res proto.
 	}
 	answer, err := t.methods[method].CallUnary(ctx, connect.NewRequest(&body{bytes: text}))
 	if err != nil {
-		return rpc.FromConnectError(err)
+		f := httpFault(t.server, err)
+		if f.Reason != Unreachable && ctx.Err() == nil {
+			t.reached.Store(true)
+		}
+		return f
 	}
+	t.reached.Store(true)
 	if err := proto.Unmarshal(answer.Msg.bytes, res); err != nil {
 		return fmt.Errorf("decode the answer of %s: %w", method, err)
 	}
@@ -99,6 +106,8 @@ func (t *httpTransport) poll(ctx context.Context, req *flexiqv1.ClaimRequest) (*
 	}
 	return res, nil
 }
+
+func (t *httpTransport) met() bool { return t.reached.Load() }
 
 // maxMessage is not known over HTTP: the server says it when it refuses.
 func (t *httpTransport) maxMessage() int { return 0 }

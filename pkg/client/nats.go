@@ -23,6 +23,7 @@ const withdrawTimeout = 2 * time.Second
 // natsTransport speaks protobuf over NATS.
 type natsTransport struct {
 	conn     *bus.Conn
+	server   string
 	subjects map[string]string // of each method, for the token
 }
 
@@ -33,9 +34,9 @@ func dialNATS(ctx context.Context, opts Options, parts auth.Parts) (*natsTranspo
 	}
 	conn, err := bus.Connect(ctx, bus.Options{URL: opts.Server, Name: name, Token: opts.Token, Log: opts.Log})
 	if err != nil {
-		return nil, err
+		return nil, dialFault(ctx, opts.Server, err)
 	}
-	t := &natsTransport{conn: conn, subjects: make(map[string]string, len(auth.Methods))}
+	t := &natsTransport{conn: conn, server: opts.Server, subjects: make(map[string]string, len(auth.Methods))}
 	for _, m := range auth.Methods {
 		t.subjects[m.Name] = bus.Subject(m.Verb, parts.NSToken, parts.ID)
 	}
@@ -43,7 +44,7 @@ func dialNATS(ctx context.Context, opts Options, parts auth.Parts) (*natsTranspo
 }
 
 func (t *natsTransport) call(ctx context.Context, method string, req, res proto.Message) error {
-	return t.conn.Call(ctx, t.subjects[method], req, res)
+	return t.fault(t.conn.Call(ctx, t.subjects[method], req, res))
 }
 
 // poll has an inbox of its own. NATS has no way to take a request back, but the
@@ -78,7 +79,7 @@ func (t *natsTransport) poll(ctx context.Context, req *flexiqv1.ClaimRequest) (*
 		err = ctx.Err()
 	case err = <-denied:
 	case <-broken:
-		err = fault.New(fault.Overloaded, "the connection to NATS broke before the answer came")
+		err = fault.New(Unreachable, "the connection to NATS broke before the answer came")
 	}
 	t.withdraw(ctx, sub)
 	select {
@@ -96,7 +97,7 @@ func (t *natsTransport) unsent(err error) error {
 		errors.Is(last, nats.ErrAuthExpired) || errors.Is(last, nats.ErrAuthRevoked)) {
 		return fault.Wrap(last, fault.Unauthenticated, "the token is not valid")
 	}
-	return fault.Wrap(err, fault.Overloaded, "there is no connection to NATS")
+	return unreachable(t.server, unsent{err})
 }
 
 // withdraw removes an inbox at the server while messages for it still arrive.
@@ -119,6 +120,9 @@ func claimed(answer *nats.Msg) (*flexiqv1.ClaimResponse, error) {
 	}
 	return res, nil
 }
+
+// met: there was a connection, or there would be no transport.
+func (t *natsTransport) met() bool { return true }
 
 func (t *natsTransport) maxMessage() int { return int(t.conn.Raw().MaxPayload()) }
 

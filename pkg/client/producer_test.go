@@ -337,7 +337,7 @@ func TestDialRefusesWhatCannotWork(t *testing.T) {
 		"wrong token":  {client.Options{Server: in.nats.ClientURL(), Token: good + "x"}, fault.Unauthenticated},
 		"odd scheme":   {client.Options{Server: "ftp://127.0.0.1", Token: good}, fault.InvalidRequest},
 		"no address":   {client.Options{Server: "::", Token: good}, fault.InvalidRequest},
-		"nobody there": {client.Options{Server: "nats://127.0.0.1:1", Token: good}, fault.Overloaded},
+		"nobody there": {client.Options{Server: "nats://127.0.0.1:1", Token: good}, client.Unreachable},
 	} {
 		c, err := client.Dial(t.Context(), tc.o)
 		if !fault.Is(err, tc.reason) {
@@ -353,9 +353,5 @@ func TestDialRefusesWhatCannotWork(t *testing.T) {
 	c := in.dial(client.Options{Server: in.http.URL, Token: good + "x"})
 	if _, err := c.Job(t.Context(), knownID); !fault.Is(err, fault.Unauthenticated) {
 		t.Errorf("a wrong token over HTTP: %v", err)
-	}
-	c = in.dial(client.Options{Server: "http://127.0.0.1:1", Token: good, RetryFor: -1})
-	if _, err := c.Job(t.Context(), knownID); !fault.Is(err, fault.Overloaded) {
-		t.Errorf("nobody there over HTTP: %v", err)
 	}
 }

@@ -45,12 +45,16 @@ func sleep(ctx context.Context, d time.Duration) bool {
 // the server was unavailable, or nobody knows what it did.
 func unknown(err error) bool {
 	switch f := fault.Of(err); f.Reason {
-	case fault.StorageUnavailable, fault.Overloaded, fault.DeadlineExceeded:
+	case fault.StorageUnavailable, fault.Overloaded, fault.DeadlineExceeded, Unreachable:
 		return true
 	default:
 		return false
 	}
 }
+
+// wrongAddress reports whether err is of the first contact: what was never
+// there is told at once, and only what was there is waited for.
+func (c *Client) wrongAddress(err error) bool { return fault.Is(err, Unreachable) && !c.wire.met() }
 
 // repeat tries until a try succeeds or fails for good, for at most RetryFor
 // and within ctx. It returns the error of the last try.
@@ -83,6 +87,9 @@ func patiently(ctx context.Context, try func(context.Context) error) error {
 
 // again decides whether to try again after err, and when.
 func (c *Client) again(err error, wait *pause, since time.Duration) (time.Duration, bool) {
+	if c.wrongAddress(err) {
+		return 0, false
+	}
 	if unknown(err) {
 		delay := wait.length()
 		return delay, since+delay < c.opts.RetryFor

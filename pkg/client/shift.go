@@ -55,6 +55,7 @@ type source struct {
 	refused time.Time     // since when the token is not accepted; zero: it is
 	wake    chan struct{} // tells the heartbeats of an earlier deadline
 	nextDue time.Time     // when heartbeats look next; guarded by the shift's mu
+	outage  outage
 }
 
 // holding names a job of one source.

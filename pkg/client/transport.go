@@ -20,6 +20,9 @@ type transport interface {
 	// that came before the withdrawal is returned, even though ctx has ended.
 	poll(ctx context.Context, req *flexiqv1.ClaimRequest) (*flexiqv1.ClaimResponse, error)
 
+	// met reports whether a server has ever answered at the address.
+	met() bool
+
 	// maxMessage is the largest message in bytes that the server takes, 0 when
 	// it does not tell.
 	maxMessage() int

@@ -63,7 +63,8 @@ type WorkerOptions struct {
 	// MaxJobs ends the worker after so many jobs were started. 0: no bound.
 	MaxJobs int64
 
-	// Log tells of lost leases and refused settlements. The zero value is silent.
+	// Log tells of lost leases, of refused settlements, and once of each time
+	// without a server. The zero value is silent.
 	Log zerolog.Logger
 }
 
@@ -196,8 +197,8 @@ func (w *Worker) Stats() WorkerStats {
 // claimed any more, what arrives late is released, running jobs get their
 // grace. It also returns when the worker is drained or has started MaxJobs,
 // and with the error of a claim that can never succeed, such as
-// PERMISSION_DENIED, or UNAUTHENTICATED for a minute. An unavailable server is
-// waited for.
+// PERMISSION_DENIED, or UNAUTHENTICATED for a minute. A server that is
+// unavailable is waited for, one that was never there is not: see [Dial].
 func (w *Worker) Run(ctx context.Context) error {
 	if !w.running.CompareAndSwap(false, true) {
 		return errors.New("the worker is running already")
