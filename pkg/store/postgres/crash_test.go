@@ -214,9 +214,7 @@ func TestFlushNeedsOneSession(t *testing.T) {
 	if err := s.flusher.flush(t.Context(), mark); !errors.Is(err, errFlushLost) {
 		t.Errorf("the next: %v", err)
 	}
-	for s.flusher.mark() == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	until(t, "the flusher has a new session", func() bool { return s.flusher.mark() != 0 })
 	if err := s.flusher.flush(t.Context(), mark); !errors.Is(err, errFlushLost) {
 		t.Errorf("in a new session, for a commit under the old: %v", err)
 	}

@@ -149,6 +149,12 @@ func hold(t *testing.T, url, schema, ns string) (release func()) {
 	return release
 }
 
+// waiters is how many sessions wait for a lock on a row of the schema.
+func waiters(t *testing.T, url, schema string) int64 {
+	t.Helper()
+	return ask(t, url, `select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like '%' || $1 || '%'`, schema)
+}
+
 // TestHeldLock: the lock of one tenant is held; groups that have units of it
 // do the others' at once and theirs not at all.
 func TestHeldLock(t *testing.T) {
@@ -253,9 +259,9 @@ func TestDefaultQuotaOutlivesDeciders(t *testing.T) {
 		_, err := s.PutQuota(context.Background(), store.QuotaChange{Default: true, Raw: []byte(`{"max_pending":5}`)})
 		answered <- err
 	}()
-	for ask(t, url, "select default_revision from "+schema+".installation") == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	until(t, "the change is committed", func() bool {
+		return ask(t, url, "select default_revision from "+schema+".installation") > 0
+	})
 	select {
 	case err := <-answered:
 		t.Fatalf("answered while a transaction holds a namespace: %v", err)
@@ -290,9 +296,7 @@ func TestChangesAppearInOrder(t *testing.T) {
 		_, err := s.PutQuota(context.Background(), store.QuotaChange{Namespace: "second", Raw: []byte(`{"max_pending":1}`)})
 		done <- err
 	}()
-	for ask(t, url, "select count(*) from pg_locks where not granted and locktype in ('transactionid', 'tuple')") == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	until(t, "the second waits for the first", func() bool { return waiters(t, url, schema) > 0 })
 	before, err := s.Changes(ctx, 0, 10)
 	if err != nil || len(before.Items) != 0 {
 		t.Fatalf("before the first is committed: %+v, %v", before, err)
@@ -337,9 +341,7 @@ func TestNewTermWaitsForBatches(t *testing.T) {
 		}
 		issued <- term
 	}()
-	for ask(t, url, "select count(*) from pg_locks where not granted") == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	until(t, "the new term waits", func() bool { return waiters(t, url, schema) > 0 })
 	if _, err := conn.Exec(ctx, "commit"); err != nil {
 		t.Fatal(err)
 	}
