@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,6 +68,58 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("%d pending, then %d; want 150 more", before[0].Pending, after[0].Pending)
 	}
 	consistent(t, path)
+}
+
+// TestPingBelievesRefusedWrites: where only small writes have room, Ping's own
+// proves nothing.
+func TestPingBelievesRefusedWrites(t *testing.T) {
+	s := open(t, Options{})
+	ctx := t.Context()
+	refuse := func() (more func()) {
+		t.Helper()
+		more = fillDisk(t, s)
+		for range 10 { // pages that exist may have room for some
+			if _, err := s.Admit(ctx, calls(t, "ns", 3, 50)); err != nil {
+				return more
+			}
+		}
+		t.Fatal("the disk does not get full")
+		return nil
+	}
+	refused := func(when string) {
+		t.Helper()
+		if err := s.Ping(ctx); !fault.Is(err, fault.StorageUnavailable) || !strings.Contains(err.Error(), "admit was refused") {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	good := func(when string) {
+		t.Helper()
+		if err := s.Ping(ctx); err != nil {
+			t.Errorf("%s: %v", when, err)
+		}
+	}
+	more := refuse()
+	refused("after an enqueue was refused")
+	if err := s.PutToken(ctx, store.Token{ID: "id", Namespace: "ns"}, store.Record{}); err != nil {
+		t.Fatalf("a small write: %v", err)
+	}
+	refused("after another operation's small write")
+	if err := s.write(ctx, "admit", func(*tx) error { return nil }); err != nil {
+		t.Fatal(err)
+	}
+	refused("after an enqueue that wrote nothing")
+	more()
+	if _, err := s.Admit(ctx, calls(t, "ns", 1, 1)); err != nil {
+		t.Fatal(err)
+	}
+	good("after an enqueue that wrote")
+
+	refuse()
+	refused("after an enqueue was refused again")
+	r := *s.refused.Load()
+	r.at = r.at.Add(-refusalAge)
+	s.refused.Store(&r)
+	good("when the refusal is old")
 }
 
 func TestReadOnlyDisk(t *testing.T) {
@@ -254,6 +307,18 @@ func TestUnitsOfTurnFailAlone(t *testing.T) {
 		t.Errorf("another's claim: %v", grants[2].Err)
 	}
 	consistent(t, path)
+}
+
+func TestRefusedByDisk(t *testing.T) {
+	for code, want := range map[sqlite.ResultCode]bool{
+		sqlite.ResultFull: true, sqlite.ResultIOErrWrite: true, sqlite.ResultReadOnlyDBMoved: true, sqlite.ResultCantOpen: true,
+		sqlite.ResultBusy: false, sqlite.ResultInterrupt: false, sqlite.ResultNoMem: false, sqlite.ResultConstraintUnique: false,
+		sqlite.ResultOK: false,
+	} {
+		if got := refusedByDisk(code.ToError()); got != want {
+			t.Errorf("%v: refused by the disk is %t", code, got)
+		}
+	}
 }
 
 func TestUnavailable(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -59,6 +60,48 @@ func TestOpenAcceptsNewerSchemaThatKeepsThisProgram(t *testing.T) {
 	shell(t, path, "INSERT INTO schema_versions VALUES (99, 1, 0)")
 	s := openAt(t, path, Options{NoMigrate: true})
 	if err := s.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestSchemaNeedsNoNewSQLite: an operator's own sqlite3 must read the file, and
+// one function that it lacks in a generated column makes a whole table
+// unreadable. STRICT needs 3.37, so nothing may need more.
+func TestSchemaNeedsNoNewSQLite(t *testing.T) {
+	since37 := []string{"instr", "length", "max", "raise", "substr", "changes"} // the last is our table, too
+	tooNew := []string{"->", "distinct from", "jsonb"} // 3.38, 3.39, 3.45
+
+	s := open(t, Options{})
+	c, err := connect(s.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	functions := map[string]bool{"raise": true} // which is syntax
+	if err := c.each("SELECT name FROM pragma_function_list", func(r *row) bool {
+		functions[r.text()] = true
+		return true
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if !functions["octet_length"] {
+		t.Fatal("the list of functions lacks one, so it proves nothing")
+	}
+	comment, called := regexp.MustCompile(`--.*`), regexp.MustCompile(`([a-z_0-9]+)\s*\(`)
+	if err := c.each("SELECT name, lower(sql) FROM sqlite_schema WHERE sql IS NOT NULL", func(r *row) bool {
+		name, sql := r.text(), comment.ReplaceAllString(r.text(), "")
+		for _, m := range called.FindAllStringSubmatch(sql, -1) {
+			if functions[m[1]] && !slices.Contains(since37, m[1]) {
+				t.Errorf("%s calls %s, which is not known to be in SQLite 3.37", name, m[1])
+			}
+		}
+		for _, words := range tooNew {
+			if strings.Contains(sql, words) {
+				t.Errorf("%s has %q, which is newer than SQLite 3.37", name, words)
+			}
+		}
+		return true
+	}); err != nil {
 		t.Fatal(err)
 	}
 }

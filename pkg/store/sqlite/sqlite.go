@@ -30,6 +30,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -71,7 +72,8 @@ type Store struct {
 	writer chan *conn
 	reader chan *conn
 
-	checkpointed time.Time // last attempt to truncate the log; owned by the writer's slot
+	refused      atomic.Pointer[refusal] // the latest, nil when it was made up for
+	checkpointed time.Time               // last attempt to truncate the log; owned by the writer's slot
 	closeOnce    sync.Once
 	closed       chan struct{}
 	closeErr     error

@@ -19,7 +19,7 @@ func TestTrimmedSpaceIsUsedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	var first int64
-	for cycle := range 10 {
+	for cycle := range 5 {
 		group := calls(t, "ns", 40, 1)
 		for i := range group {
 			group[i].Jobs[0].Payload = make([]byte, i*200)

@@ -40,7 +40,13 @@ func (s *Store) write(ctx context.Context, op string, fn func(*tx) error) error 
 			return s.fail(ctx, op, fmt.Errorf("%w: %w", errNotOpen, err))
 		}
 	}
+	var before int64
+	watched := s.refused.Load() != nil // otherwise nobody asks whether this writes anything
+	if watched {
+		before = c.changed()
+	}
 	err = s.inTx(own, c, "BEGIN IMMEDIATE", fn)
+	s.heed(op, watched && c.changed() > before, err)
 	if broken(err) {
 		c.discard()
 		c = nil

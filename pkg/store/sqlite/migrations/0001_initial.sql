@@ -302,7 +302,7 @@ CREATE TABLE settings (
       WHEN scope <> '' THEN NULL
       WHEN key = 'quota:default' THEN 'default'
       WHEN key GLOB 'quota:ns:?*:?*' AND key <> 'quota:ns:7:default' AND key = 'quota:ns:' ||
-          octet_length(substr(key, 10 + instr(substr(key, 10), ':'))) || ':' || substr(key, 10 + instr(substr(key, 10), ':'))
+          length(CAST(substr(key, 10 + instr(substr(key, 10), ':')) AS BLOB)) || ':' || substr(key, 10 + instr(substr(key, 10), ':'))
         THEN substr(key, 10 + instr(substr(key, 10), ':'))
     END) VIRTUAL,
   PRIMARY KEY (scope, key)
