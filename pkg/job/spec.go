@@ -143,9 +143,10 @@ func (s *Spec) checkDebounce(at func(string) string) error {
 	return nil
 }
 
-// CheckID refuses what is not a UUIDv7 in its usual 36 characters.
+// CheckID refuses what is not a UUIDv7, of the variant of RFC 9562, in its usual
+// 36 characters.
 func CheckID(field, id string) error {
-	if u, err := uuid.Parse(id); err != nil || u.Version() != 7 || len(id) != 36 {
+	if u, err := uuid.Parse(id); err != nil || u.Version() != 7 || u.Variant() != uuid.RFC4122 || len(id) != 36 {
 		return fault.Invalid(field, "must be a UUIDv7 such as 01890a5d-ac96-774b-bcce-b302099a8057")
 	}
 	return nil

@@ -107,6 +107,8 @@ func TestSpecRefused(t *testing.T) {
 		{"unique_key", job.Spec{Task: "t", UniqueKey: "k\n"}},
 		{"id", job.Spec{Task: "t", ID: "1"}},
 		{"id", job.Spec{Task: "t", ID: "f47ac10b-58cc-4372-a567-0e02b2c3d479"}}, // version 4
+		{"id", job.Spec{Task: "t", ID: "01890a5d-ac96-774b-0cce-b302099a8057"}}, // of another variant
+		{"id", job.Spec{Task: "t", ID: "01890a5d-ac96-774b-ccce-b302099a8057"}},
 		{"id", job.Spec{Task: "t", ID: "01890a5dac96774bbcceb302099a8057"}},
 		{"id", job.Spec{Task: "t", ID: "urn:uuid:" + id7}},
 		{"id", job.Spec{Task: "t", ID: "{" + id7 + "}"}},

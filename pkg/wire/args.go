@@ -102,7 +102,7 @@ func (e *argsEncoder) scalar(v any) error {
 }
 
 func tooDeep() error {
-	return fmt.Errorf("must be at most %d levels deep", job.MaxArgsDepth)
+	return fmt.Errorf("must be nested at most %d levels deep", job.MaxArgsDepth)
 }
 
 // decodeArgs reads what encodeArgs wrote.

@@ -35,7 +35,7 @@ func Spec(prefix string, p *flexiqv1.JobSpec, maxPayload int) (job.Spec, error) 
 	in := reader{prefix: prefix, maxPayload: maxPayload}
 	in.payload(&s, p)
 	in.times(&s, p)
-	in.debounce(&s, p.GetDebounce())
+	in.debounce(&s, p)
 	if in.err != nil {
 		return job.Spec{}, in.err
 	}
@@ -113,9 +113,13 @@ func (r *reader) times(s *job.Spec, p *flexiqv1.JobSpec) {
 	}
 }
 
-func (r *reader) debounce(s *job.Spec, d *flexiqv1.Debounce) {
+func (r *reader) debounce(s *job.Spec, p *flexiqv1.JobSpec) {
+	d := p.GetDebounce()
 	if d == nil {
 		return
+	}
+	if p.Delay != nil || p.RunAt != nil { // a delay of zero is one, too
+		r.fail(fault.Invalid(r.at("debounce"), "must not be given together with delay or run_at"))
 	}
 	s.Debounce.Key = d.GetKey()
 	switch {

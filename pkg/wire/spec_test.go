@@ -90,6 +90,8 @@ func TestSpecRefusals(t *testing.T) {
 		{`{"task":"t","debounce":{"key":"k","window":"2s","max_wait":"1s"}}`, "debounce.max_wait"},
 		{`{"task":"t","debounce":{"key":"k","window":"2s"},"unique_key":"u"}`, "debounce"},
 		{`{"task":"t","debounce":{"key":"k","window":"2s"},"delay":"1s"}`, "debounce"},
+		{`{"task":"t","debounce":{"key":"k","window":"2s"},"delay":"0s"}`, "debounce"},
+		{`{"task":"t","debounce":{"key":"k","window":"2s"},"run_at":"2026-03-08T01:02:03Z"}`, "debounce"},
 		{`{"task":"t","metadata":{"a":"\u0000"}}`, "metadata"},
 	}
 	for _, tt := range tests {

@@ -13,7 +13,7 @@ import (
 )
 
 func (s *Service) enqueue(ctx context.Context, req *flexiqv1.EnqueueRequest, done func(*flexiqv1.EnqueueResponse, error)) {
-	call, err := s.call(ctx, []*flexiqv1.JobSpec{req.GetJob()}, alone)
+	call, err := s.call(ctx, []*flexiqv1.JobSpec{req.GetJob()}, alone, true)
 	if err != nil {
 		s.malformed(ctx, 1, err)
 		done(nil, err)
@@ -29,7 +29,7 @@ func (s *Service) enqueue(ctx context.Context, req *flexiqv1.EnqueueRequest, don
 }
 
 func (s *Service) enqueueBatch(ctx context.Context, req *flexiqv1.EnqueueBatchRequest, done func(*flexiqv1.EnqueueBatchResponse, error)) {
-	call, err := s.call(ctx, req.GetJobs(), inBatch)
+	call, err := s.call(ctx, req.GetJobs(), inBatch, false)
 	if err != nil {
 		s.malformed(ctx, len(req.GetJobs()), err)
 		done(nil, err)
@@ -45,7 +45,8 @@ func (s *Service) enqueueBatch(ctx context.Context, req *flexiqv1.EnqueueBatchRe
 }
 
 // enqueueCalls decides many units of one message. A malformed one fails alone,
-// as it would have on its own.
+// as it would have on its own. A unit of one job is what Enqueue takes, and may
+// debounce: clients send several calls of theirs as one message.
 func (s *Service) enqueueCalls(ctx context.Context, req *flexiqv1.EnqueueCallsRequest, done func(*flexiqv1.EnqueueCallsResponse, error)) {
 	if err := checkCalls(req.GetCalls()); err != nil {
 		s.malformed(ctx, 0, err)
@@ -56,7 +57,7 @@ func (s *Service) enqueueCalls(ctx context.Context, req *flexiqv1.EnqueueCallsRe
 	p := &parcel{ctx: ctx, ns: auth.From(ctx).Namespace}
 	var at []int // the places of the parcel's calls among the answers
 	for i, c := range req.GetCalls() {
-		call, err := s.call(ctx, c.GetJobs(), inBatch)
+		call, err := s.call(ctx, c.GetJobs(), inBatch, len(c.GetJobs()) == 1)
 		if err != nil {
 			s.malformed(ctx, len(c.GetJobs()), err)
 			answers[i] = &flexiqv1.EnqueueOutcome{Error: wire.CallError(err)}
@@ -110,8 +111,9 @@ func (s *Service) logHidden(ns string, out []store.Outcome) {
 func alone(int) string     { return "job" }
 func inBatch(i int) string { return fmt.Sprintf("jobs[%d]", i) }
 
-// call reads one unit. name says where a job stands in the request.
-func (s *Service) call(ctx context.Context, jobs []*flexiqv1.JobSpec, name func(int) string) (store.Call, error) {
+// call reads one unit. name says where a job stands in the request; single that
+// the unit is one job by its nature and no batch, which must not debounce.
+func (s *Service) call(ctx context.Context, jobs []*flexiqv1.JobSpec, name func(int) string, single bool) (store.Call, error) {
 	id := auth.From(ctx)
 	switch {
 	case id.Namespace == "":
@@ -129,10 +131,10 @@ func (s *Service) call(ctx context.Context, jobs []*flexiqv1.JobSpec, name func(
 		if err != nil {
 			return store.Call{}, err
 		}
+		if spec.Debounce.Key != "" && !single {
+			return store.Call{}, fault.Invalid(name(i)+".debounce", "must not be given in a batch")
+		}
 		if ids != nil {
-			if spec.Debounce.Key != "" {
-				return store.Call{}, fault.Invalid(name(i)+".debounce", "must not be given in a call of several jobs")
-			}
 			if before, twice := ids[spec.ID]; twice {
 				return store.Call{}, fault.Invalid(name(i)+".id", "is also the id of %s", name(before))
 			}

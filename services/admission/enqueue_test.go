@@ -188,6 +188,11 @@ func TestMalformedCalls(t *testing.T) {
 		{"EnqueueBatch", `{"jobs":[{"task":"t"},{"task":""}]}`, "INVALID_REQUEST", "jobs[1].task"},
 		{"EnqueueBatch", fmt.Sprintf(`{"jobs":[{"id":%q,"task":"t"},{"task":"t"},{"id":%q,"task":"t"}]}`, id, strings.ToUpper(id)), "INVALID_REQUEST", "jobs[2].id"},
 		{"EnqueueBatch", `{"jobs":[{"task":"t"},{"task":"t","debounce":{"key":"k","window":"1s"}}]}`, "INVALID_REQUEST", "jobs[1].debounce"},
+		{"EnqueueBatch", `{"jobs":[{"task":"t","debounce":{"key":"k","window":"1s"}}]}`, "INVALID_REQUEST", "jobs[0].debounce"},
+		{"Enqueue", `{"job":{"task":"t","delay":"0s","debounce":{"key":"k","window":"1s"}}}`, "INVALID_REQUEST", "job.debounce"},
+		{"Enqueue", `{"job":{"task":"t","args":9007199254740993.0}}`, "INVALID_REQUEST", "job.args"},
+		{"Enqueue", `{"job":{"task":"t","args":"\ud800"}}`, "INVALID_REQUEST", "job.args"},
+		{"Enqueue", `{"job":{"task":"t","id":"01890a5d-ac96-774b-ccce-b302099a8057"}}`, "INVALID_REQUEST", "job.id"},
 		{"EnqueueCalls", `{}`, "INVALID_REQUEST", "calls"},
 		{"EnqueueCalls", `{"calls":[` + batchOf(600) + `,` + batchOf(401) + `]}`, "INVALID_REQUEST", "calls"},
 	}
@@ -301,6 +306,13 @@ func TestDebounce(t *testing.T) {
 	got := f.ok("quill", "GetJob", fmt.Sprintf(`{"id":%q}`, testkit.Dig(first, "result", "job", "id")))
 	if testkit.Dig(got, "job", "args") != 2.0 {
 		t.Errorf("the last payload did not win: %v", got)
+	}
+	// A unit of one job is what Enqueue takes; a unit of several is a batch.
+	units := f.ok("quill", "EnqueueCalls", `{"calls":[{"jobs":[{"task":"t","args":3,"debounce":{"key":"k","window":"60s"}}]},
+		{"jobs":[{"task":"t"},{"task":"t","debounce":{"key":"k","window":"60s"}}]}]}`)
+	if testkit.Dig(units, "outcomes", 0, "results", 0, "debounced") != true ||
+		testkit.Dig(units, "outcomes", 1, "error", "message") != "jobs[1].debounce: must not be given in a batch" {
+		t.Errorf("%v", units)
 	}
 	f.wantPending("quill", 1)
 	f.quota("quill", `{"max_pending":1}`)

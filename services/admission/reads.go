@@ -12,7 +12,6 @@ import (
 	"flexiq/pkg/auth"
 	"flexiq/pkg/fault"
 	"flexiq/pkg/job"
-	"flexiq/pkg/namespace"
 	"flexiq/pkg/store"
 	"flexiq/pkg/wire"
 )
@@ -62,7 +61,7 @@ func (s *Service) listJobs(ctx context.Context, req *flexiqv1.ListJobsRequest) (
 	if f.State != "" && !f.State.Valid() {
 		return nil, fault.Invalid("status", "must be one of %v", job.States)
 	}
-	if err := checkNames("", f); err != nil {
+	if err := wire.FilterNames("", f.Queue, f.Task); err != nil {
 		return nil, err
 	}
 	size, err := wire.PageSize(req.GetPageSize())
@@ -82,19 +81,6 @@ func (s *Service) listJobs(ctx context.Context, req *flexiqv1.ListJobsRequest) (
 		res.Jobs = append(res.Jobs, wire.Bare(&page.Items[i]))
 	}
 	return res, nil
-}
-
-// checkNames checks a filter's names; prefix is where the filter stands.
-func checkNames(prefix string, f store.Filter) error {
-	for _, n := range []struct{ field, value string }{{"queue", f.Queue}, {"task", f.Task}} {
-		if n.value == "" {
-			continue
-		}
-		if err := namespace.Check(n.value); err != nil {
-			return fault.Invalid(prefix+n.field, "%v", err)
-		}
-	}
-	return nil
 }
 
 func (s *Service) cancelJobs(ctx context.Context, req *flexiqv1.CancelJobsRequest) (*flexiqv1.CancelJobsResponse, error) {
@@ -161,7 +147,7 @@ func selection(req *flexiqv1.CancelJobsRequest) (store.Selection, error) {
 
 func filtered(f *flexiqv1.CancelFilter) (store.Selection, error) {
 	sel := store.Selection{Filter: store.Filter{Queue: f.GetQueue(), Task: f.GetTask()}}
-	if err := checkNames("filter.", sel.Filter); err != nil {
+	if err := wire.FilterNames("filter.", f.GetQueue(), f.GetTask()); err != nil {
 		return store.Selection{}, err
 	}
 	if f.GetCreatedBefore() != nil {
