@@ -157,14 +157,14 @@ func write(fields []field) []byte {
 // Edit changes the named fields of a stored document: those that are set in
 // with get its values, those in unset are removed, and everything else stays,
 // fields that this program does not know included. A stored document that
-// cannot be read is an error; set or clear repairs it. An empty stored
-// document is one without limits.
+// cannot be read, an empty text included, is an error; set or clear repairs
+// it. Nil is no document, which limits nothing.
 func Edit(stored []byte, with Quota, unset []string) ([]byte, error) {
 	if err := with.Check(); err != nil {
 		return nil, err
 	}
 	var old []field
-	if len(stored) > 0 {
+	if stored != nil {
 		var err error
 		if _, old, err = parse(stored, false); err != nil {
 			return nil, fault.Wrap(err, fault.QuotaUnreadable, "the stored quota cannot be read: %s", fault.Of(err).Message)

@@ -163,7 +163,6 @@ func TestEdit(t *testing.T) {
 		{"unset on_excess", `{"max_pending":5,"on_excess":"drop"}`, quota.Quota{}, []string{"on_excess"}, `{"max_pending":5,"on_excess":"reject"}`},
 		{"unset all", full, quota.Quota{}, quota.Fields, `{"on_excess":"reject"}`},
 		{"every field", `{}`, fullQuota, nil, full},
-		{"nothing stored", ``, quota.Quota{MaxPending: new(int64(1))}, nil, `{"max_pending":1,"on_excess":"reject"}`},
 		{"unknown fields stay as they were", `{"x": {"b":2, "a":1e5},"max_pending":5,"y":"é","x":3}`, quota.Quota{MaxPending: new(int64(6))}, nil,
 			`{"max_pending":6,"on_excess":"reject","x":{"b":2, "a":1e5},"y":"é","x":3}`},
 		{"set and unset", `{"max_pending":5}`, quota.Quota{EnqueueRate: &quota.Rate{Count: 1, Unit: quota.PerHour}}, []string{"max_pending"},
@@ -177,6 +176,19 @@ func TestEdit(t *testing.T) {
 				t.Errorf("got %s, %v; want %s", got, err, tt.want)
 			}
 		})
+	}
+}
+
+// Absence is nil; an empty text is a document that cannot be read.
+func TestEditOfNothing(t *testing.T) {
+	t.Parallel()
+	with := quota.Quota{MaxPending: new(int64(1))}
+	got, err := quota.Edit(nil, with, nil)
+	if want := `{"max_pending":1,"on_excess":"reject"}`; err != nil || string(got) != want {
+		t.Errorf("no document: got %s, %v; want %s", got, err, want)
+	}
+	if got, err := quota.Edit([]byte{}, with, nil); !fault.Is(err, fault.QuotaUnreadable) {
+		t.Errorf("an empty document: got %s, %v; want QUOTA_UNREADABLE", got, err)
 	}
 }
 

@@ -219,6 +219,9 @@ func (s *Service) listAudit(ctx context.Context, req *flexiqv1.ListAuditRequest)
 		return nil, err
 	}
 	f := store.AuditFilter{Kind: req.GetKind()}
+	if err := wire.FilterName("kind", f.Kind); err != nil {
+		return nil, err
+	}
 	if req.Since != nil {
 		if f.Since, err = wire.Time("since", req.Since); err != nil {
 			return nil, err

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -115,6 +116,11 @@ func TestListAudit(t *testing.T) {
 	got = f.ok(admin, "ListAudit", fmt.Sprintf(`{"since":%q}`, time.Now().Add(time.Hour).Format(time.RFC3339)))
 	f.same("since later", got["records"], `[]`)
 	f.refused(admin, "ListAudit", `{"page_size":501}`, "INVALID_REQUEST")
+	for _, kind := range []string{`a\u0000`, ` token`, strings.Repeat("k", 256)} {
+		if r := f.refused(admin, "ListAudit", `{"kind":"`+kind+`"}`, "INVALID_REQUEST"); r.details["field"] != "kind" {
+			t.Errorf("kind %.10q: %v", kind, r.details)
+		}
+	}
 	f.refused(admin, "ListAudit", `{"page_size":-1}`, "INVALID_REQUEST")
 	if r := f.refused(admin, "ListAudit", `{"page_token":"!"}`, "INVALID_REQUEST"); r.details["field"] != "page_token" {
 		t.Errorf("%v", r.details)

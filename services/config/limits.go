@@ -2,6 +2,7 @@ package config
 
 import (
 	"math"
+	"strings"
 
 	flexiqv1 "flexiq/pkg/api/flexiq/v1"
 	"flexiq/pkg/fault"
@@ -10,24 +11,35 @@ import (
 )
 
 // fromProto reads a quota as a caller sent it; nil is one without fields. The
-// error names the field.
+// error names the field as it stands in the request, "quota.max_pending".
 func fromProto(p *flexiqv1.NamespaceQuota) (quota.Quota, error) {
 	if p == nil {
 		return quota.Quota{}, nil
 	}
+	q, err := limitsOf(p)
+	f := fault.Of(err)
+	if f == nil {
+		return q, nil
+	}
+	field := f.Details[fault.KeyField]
+	return quota.Quota{}, fault.Invalid("quota."+field, "%s", strings.TrimPrefix(f.Message, field+": "))
+}
+
+// limitsOf names a wrong field as the document does.
+func limitsOf(p *flexiqv1.NamespaceQuota) (quota.Quota, error) {
 	q := quota.Quota{
 		MaxPending: p.MaxPending, MaxRunning: p.MaxRunning,
 		MaxArchivedRows: p.MaxArchivedRows, MaxDeadRows: p.MaxDeadRows,
 	}
 	if p.OnExcess != nil {
 		if q.OnExcess = quota.Excess(*p.OnExcess); q.OnExcess == "" {
-			return quota.Quota{}, fault.Invalid(quota.OnExcess, "must be %q or %q, got %q", quota.Reject, quota.Drop, "")
+			return q, fault.Invalid(quota.OnExcess, "must be %q or %q, got %q", quota.Reject, quota.Drop, "")
 		}
 	}
 	if p.EnqueueRate != nil {
 		r, err := quota.ParseRate(*p.EnqueueRate)
 		if err != nil {
-			return quota.Quota{}, err
+			return q, err
 		}
 		q.EnqueueRate = &r
 	}

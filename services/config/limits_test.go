@@ -2,6 +2,7 @@ package config
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -138,7 +139,8 @@ func TestWrongQuotasAreRefusedByName(t *testing.T) {
 		"enqueue_rate":      {EnqueueRate: proto.String("0/s")},
 	} {
 		_, err := fromProto(q)
-		if !fault.Is(err, fault.InvalidRequest) || fault.Of(err).Details[fault.KeyField] != field {
+		if !fault.Is(err, fault.InvalidRequest) || fault.Of(err).Details[fault.KeyField] != "quota."+field ||
+			!strings.HasPrefix(fault.Of(err).Message, "quota."+field+": must ") {
 			t.Errorf("%s: %v", field, err)
 		}
 	}

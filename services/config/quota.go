@@ -29,7 +29,8 @@ func about(ctx context.Context, standard bool) (subject, error) {
 		return subject{ns}, err
 	}
 	if !auth.From(ctx).Has(auth.Platform) {
-		return subject{}, fault.New(fault.PermissionDenied, "default: the installation's default quota needs the scope platform")
+		return subject{}, fault.New(fault.PermissionDenied, "default: the installation's default quota needs the scope platform").
+			With(fault.KeyField, "default")
 	}
 	return subject{}, nil
 }

@@ -78,7 +78,7 @@ func TestEdit(t *testing.T) {
 		`{"quota":{}}`:           "quota",
 		`{"unset":["max_jobs"]}`: "unset",
 		`{"quota":{"max_running":1},"unset":["max_running"]}`: "unset",
-		`{"quota":{"max_running":-1}}`:                        "max_running",
+		`{"quota":{"max_running":-1}}`:                        "quota.max_running",
 	} {
 		if r := f.refused(admin, "EditQuota", body, "INVALID_REQUEST"); r.details["field"] != field {
 			t.Errorf("%s: field %q, want %q", body, r.details["field"], field)
@@ -120,7 +120,9 @@ func TestDefaultQuotaNeedsPlatform(t *testing.T) {
 		"EditQuota":  `{"default":true,"quota":{"max_pending":1}}`,
 		"ClearQuota": `{"default":true}`,
 	} {
-		f.refused(admin, method, body, "PERMISSION_DENIED")
+		if r := f.refused(admin, method, body, "PERMISSION_DENIED"); r.details["field"] != "default" {
+			t.Errorf("%s: %v", method, r.details)
+		}
 		f.refused(f.platform, method, strings.Replace(body, `"default":true`, `"default":false`, 1), "PERMISSION_DENIED")
 	}
 	got := f.ok(f.platform, "GetQuota", `{"default":true}`)
@@ -177,10 +179,11 @@ func TestIfRevision(t *testing.T) {
 func TestUnreadable(t *testing.T) {
 	f := newFixture(t)
 	admin := f.token("heron", auth.Admin, auth.Inspect)
-	for _, repair := range []struct{ method, body string }{
-		{"SetQuota", `{"quota":{"max_pending":7}}`}, {"ClearQuota", `{}`},
+	for _, repair := range []struct{ stored, method, body string }{
+		{`{"max_pending":-7}`, "SetQuota", `{"quota":{"max_pending":7}}`}, {`{"max_pending":-7}`, "ClearQuota", `{}`},
+		{``, "SetQuota", `{"quota":{"max_pending":7}}`}, {``, "ClearQuota", `{}`},
 	} {
-		f.document("heron", `{"max_pending":-7}`)
+		f.document("heron", repair.stored)
 		f.refused(admin, "GetQuota", `{}`, "QUOTA_UNREADABLE")
 		f.refused(admin, "EditQuota", `{"quota":{"max_pending":1}}`, "QUOTA_UNREADABLE")
 		got := f.ok(admin, "GetUsage", `{}`)
@@ -221,6 +224,20 @@ func TestDryRun(t *testing.T) {
 	f.document("wicket", "{")
 	got = f.ok(admin, "SetQuota", `{"dry_run":true,"quota":{"max_pending":2}}`)
 	f.same("over an unreadable one", got["would"].(map[string]any)["over"], `[{"field":"max_pending","limit":"2","current":"2"}]`)
+}
+
+// A wrong field has one name, whatever is wrong with it.
+func TestFieldsHaveOneName(t *testing.T) {
+	f := newFixture(t)
+	admin := f.token("ns", auth.Admin)
+	for _, method := range []string{"SetQuota", "EditQuota"} {
+		for _, value := range []string{`-1`, `1.5`, `1e2`, `1.0`, `"1e2"`, `"x"`, `true`, `9223372036854775808`} {
+			r := f.refused(admin, method, `{"quota":{"max_pending":`+value+`}}`, "INVALID_REQUEST")
+			if r.details["field"] != "quota.max_pending" {
+				t.Errorf("%s of %s: field %q", method, value, r.details["field"])
+			}
+		}
+	}
 }
 
 func TestWrongWritesChangeNothing(t *testing.T) {

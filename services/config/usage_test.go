@@ -170,3 +170,17 @@ func TestSetWithWait(t *testing.T) {
 	f.same("one lags", got["enforced_by"], `{"processes":"1","lagging":["self"]}`)
 	f.same("the change stands", got["quota"], `{"on_excess":"reject"}`)
 }
+
+// A filter that nothing can match is a mistake, and not an empty list.
+func TestFiltersAreChecked(t *testing.T) {
+	f := newFixture(t)
+	inspect := f.token("ingot", auth.Inspect)
+	for _, field := range []string{"queue", "task"} {
+		for _, name := range []string{`a\u0000`, ` mail`, strings.Repeat("q", 256)} {
+			body := `{"filter":{"` + field + `":"` + name + `"}}`
+			if r := f.refused(inspect, "ListDeadLetters", body, "INVALID_REQUEST"); r.details["field"] != "filter."+field {
+				t.Errorf("%.40s: field %q", body, r.details["field"])
+			}
+		}
+	}
+}
