@@ -26,9 +26,6 @@ const (
 	headerError       = "Nats-Service-Error"
 	headerStatus      = "Status" // nats-server's own
 	noResponders      = "503"
-
-	typeJSON     = "application/json"
-	typeProtobuf = "application/protobuf"
 )
 
 // Call sends a request and waits for its answer, which it decodes into res.
@@ -66,7 +63,7 @@ func Encode(ctx context.Context, req proto.Message) (*nats.Msg, error) {
 	if err != nil {
 		return nil, fault.Wrap(err, fault.InvalidRequest, "the request cannot be encoded: %v", err)
 	}
-	msg := &nats.Msg{Data: body, Header: nats.Header{headerContentType: {typeProtobuf}}}
+	msg := &nats.Msg{Data: body, Header: nats.Header{headerContentType: {rpc.TypeProtobuf}}}
 	if deadline, ok := ctx.Deadline(); ok {
 		left := max(1, time.Until(deadline).Milliseconds())
 		msg.Header[headerTimeout] = []string{strconv.FormatInt(left, 10)}

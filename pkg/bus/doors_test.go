@@ -8,6 +8,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
@@ -219,6 +221,31 @@ func TestDoorsAgree(t *testing.T) {
 					t.Errorf("(-want +got):\n%s", diff)
 				}
 			})
+		}
+	}
+}
+
+// A type that no door reads is refused in the same words.
+func TestDoorsAgreeOnContentTypes(t *testing.T) {
+	r := newRig(t)
+	r.serve(t)
+	c := r.tenant(t, "a.b", auth.Produce)
+	h := rpc.Handler(r.methods(), r.verifier, rpc.HandlerOptions{})
+	m, _ := auth.MethodNamed("GetJob")
+	for _, contentType := range []string{"text/plain", "application/json; charset=utf-16", "application/xml"} {
+		reply := c.request(t, m.Verb, `{}`, "Content-Type", contentType)
+		want := reply.Header.Get("Nats-Service-Error")
+		in := httptest.NewRequestWithContext(t.Context(), http.MethodPost, m.Procedure(), strings.NewReader(`{}`))
+		in.Header.Set("Authorization", "Bearer "+c.token)
+		in.Header.Set("Content-Type", contentType)
+		out := httptest.NewRecorder()
+		h.ServeHTTP(out, in)
+		var got struct{ Message string }
+		if err := json.Unmarshal(out.Body.Bytes(), &got); err != nil || want == "" || got.Message != want {
+			t.Errorf("%s: %q, %v, over NATS %q", contentType, got.Message, err, want)
+		}
+		if reason := reply.Header.Get("Fq-Reason"); reason != "INVALID_REQUEST" || out.Header().Get("Fq-Reason") != reason {
+			t.Errorf("%s: reasons %q and %q", contentType, reason, out.Header().Get("Fq-Reason"))
 		}
 	}
 }

@@ -237,15 +237,3 @@ func timeout(h nats.Header) (time.Duration, error) {
 	}
 	return time.Duration(min(ms, rpc.MaxDeadline.Milliseconds())) * time.Millisecond, nil
 }
-
-// codec reads the form of a request's body.
-func codec(h nats.Header) (rpc.Codec, error) {
-	text, _, _ := strings.Cut(h.Get(headerContentType), ";")
-	switch strings.ToLower(strings.TrimSpace(text)) {
-	case "", typeJSON:
-		return rpc.JSON, nil
-	case typeProtobuf:
-		return rpc.Binary, nil
-	}
-	return rpc.JSON, fault.Invalid(headerContentType, "must be %s or %s", typeJSON, typeProtobuf)
-}

@@ -103,6 +103,7 @@ func TestRequestHeaders(t *testing.T) {
 	}
 	for _, header := range [][2]string{
 		{"Fq-Timeout", "soon"}, {"Fq-Timeout", "0"}, {"Fq-Timeout", "-5"}, {"Fq-Timeout", "1.5"}, {"Content-Type", "text/plain"},
+		{"Content-Type", "application/json; charset=utf-16"},
 	} {
 		got := c.request(t, "get-job", `{}`, header[0], header[1])
 		if got.Header.Get("Fq-Reason") != "INVALID_REQUEST" || !strings.Contains(string(got.Data), header[0]) {

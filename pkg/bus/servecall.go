@@ -60,7 +60,7 @@ func (c *call) run(id auth.Identity, err error) {
 	}
 	c.id = id
 	ctx := auth.WithCaller(c.base, id, auth.DoorNATS)
-	if c.codec, err = codec(c.msg.Header); err != nil {
+	if c.codec, err = rpc.CodecOf(c.msg.Header.Get(headerContentType)); err != nil {
 		c.finish(nil, err)
 		return
 	}

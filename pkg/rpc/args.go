@@ -3,11 +3,11 @@ package rpc
 import (
 	"bytes"
 	"encoding/json"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
 
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"flexiq/pkg/fault"
@@ -30,9 +30,13 @@ const (
 	listType   protoreflect.FullName = "google.protobuf.ListValue"
 )
 
-// needsScan tells in one cheap pass whether a body could hold an integer
-// beyond ±2^53 or nest too deeply: most hold neither.
-func needsScan(body []byte) bool {
+// needsScan tells whether a body could hold something that only the scan
+// finds. For most it is one cheap pass: they hold neither an integer beyond
+// ±2^53, which takes as many digits or an exponent, nor nest too deeply.
+func needsScan(body []byte, d protoreflect.MessageDescriptor) bool {
+	if holdsInt64(d) {
+		return true
+	}
 	depth, digits := 0, 0
 	for i := 0; i < len(body); i++ {
 		b := body[i]
@@ -41,6 +45,9 @@ func needsScan(body []byte) bool {
 				return true
 			}
 			continue
+		}
+		if digits > 0 && b|0x20 == 'e' {
+			return true
 		}
 		digits = 0
 		switch b {
@@ -76,9 +83,11 @@ func stringEnd(body []byte, i int) int {
 	return len(body)
 }
 
-// scanArgs refuses by name what needsScan suspects. Text that is not JSON
-// passes: the decoder will say what is wrong with it.
-func scanArgs(body []byte, d protoreflect.MessageDescriptor) error {
+// scan refuses by name what needsScan suspects, and integers of 64 bits that
+// are not plain decimals: protojson reads 1e2 and "1.0", which no quota
+// document may hold. Text that is not JSON passes: the decoder will say what is
+// wrong with it.
+func scan(body []byte, d protoreflect.MessageDescriptor) error {
 	s := newScanner(body)
 	s.value(place{message: d})
 	return s.found
@@ -100,6 +109,7 @@ type place struct {
 	message protoreflect.MessageDescriptor // nil: not a message's object
 	field   protoreflect.FieldDescriptor   // set: a list or a map of this field
 	args    int                            // levels into an arbitrary value, 0: outside
+	int64   bool                           // an integer of 64 bits
 }
 
 type scanner struct {
@@ -134,6 +144,9 @@ func (s *scanner) value(at place) bool {
 		if at.args > 0 && tooBig(string(t)) {
 			s.found = fault.Invalid(at.path, "the integer %s is beyond ±2^53 and would not arrive unchanged: use payload", quoted(string(t)))
 		}
+		s.plain(at, string(t))
+	case string:
+		s.plain(at, t)
 	case json.Delim:
 		s.depth++
 		switch {
@@ -148,6 +161,15 @@ func (s *scanner) value(at place) bool {
 	}
 	return s.found == nil || s.until > 0
 }
+
+// plain refuses an integer of 64 bits in a spelling that only protojson knows.
+func (s *scanner) plain(at place, text string) {
+	if at.int64 && s.until == 0 && !plainDecimal.MatchString(text) {
+		s.found = fault.Invalid(at.path, "must be a plain decimal integer, got %s", quoted(text))
+	}
+}
+
+var plainDecimal = regexp.MustCompile(`^(0|-?[1-9][0-9]*)$`)
 
 // members reads what is in an object or an array, and its end.
 func (s *scanner) members(open json.Delim, at place) bool {
@@ -214,7 +236,41 @@ func inside(path string, f protoreflect.FieldDescriptor) place {
 	if m != nil && isArbitrary(m) {
 		return place{path: path, args: 1}
 	}
-	return place{path: path, message: m}
+	return place{path: path, message: m, int64: isInt64(f.Kind())}
+}
+
+func isInt64(k protoreflect.Kind) bool {
+	switch k {
+	case protoreflect.Int64Kind, protoreflect.Sint64Kind, protoreflect.Uint64Kind, protoreflect.Fixed64Kind, protoreflect.Sfixed64Kind:
+		return true
+	}
+	return false
+}
+
+var holdsInt64Of sync.Map // protoreflect.FullName → bool
+
+// holdsInt64 reports whether JSON of a type may hold an integer of 64 bits.
+func holdsInt64(d protoreflect.MessageDescriptor) bool {
+	if known, ok := holdsInt64Of.Load(d.FullName()); ok {
+		return known.(bool)
+	}
+	found := searchInt64(d, map[protoreflect.FullName]bool{})
+	holdsInt64Of.Store(d.FullName(), found)
+	return found
+}
+
+func searchInt64(d protoreflect.MessageDescriptor, seen map[protoreflect.FullName]bool) bool {
+	if seen[d.FullName()] || d.FullName().Parent() == "google.protobuf" { // whose JSON is a text, or arbitrary
+		return false
+	}
+	seen[d.FullName()] = true
+	for i := range d.Fields().Len() {
+		f := d.Fields().Get(i)
+		if isInt64(f.Kind()) || f.Message() != nil && searchInt64(f.Message(), seen) {
+			return true
+		}
+	}
+	return false
 }
 
 func isArbitrary(m protoreflect.MessageDescriptor) bool {
@@ -222,13 +278,34 @@ func isArbitrary(m protoreflect.MessageDescriptor) bool {
 	return n == valueType || n == structType || n == listType
 }
 
-// tooBig reports whether a JSON number is an integer beyond ±2^53.
+// tooBig reports whether a JSON number, however it is spelled, denotes an
+// integer beyond ±2^53.
 func tooBig(n string) bool {
-	n = strings.TrimPrefix(n, "-")
-	if strings.ContainsAny(n, ".eE") {
-		return false
+	mantissa, power := strings.TrimPrefix(n, "-"), ""
+	if i := strings.IndexAny(mantissa, "eE"); i >= 0 {
+		mantissa, power = mantissa[:i], mantissa[i+1:]
 	}
-	return len(n) > len(maxSafeInteger) || len(n) == len(maxSafeInteger) && n > maxSafeInteger
+	whole, fraction, _ := strings.Cut(mantissa, ".")
+	digits := strings.TrimLeft(whole+fraction, "0")
+	significant := strings.TrimRight(digits, "0")
+	if significant == "" {
+		return false // zero
+	}
+	exponent := 0
+	if power != "" {
+		var err error
+		if exponent, err = strconv.Atoi(power); err != nil { // of more digits than a body has
+			return power[0] != '-'
+		}
+	}
+	zeros := exponent - len(fraction) + len(digits) - len(significant)
+	switch length := len(significant) + zeros; {
+	case zeros < 0 || length < len(maxSafeInteger):
+		return false // a fraction, or small
+	case length > len(maxSafeInteger):
+		return true
+	}
+	return significant+strings.Repeat("0", zeros) > maxSafeInteger
 }
 
 func quoted(s string) string {
@@ -237,62 +314,6 @@ func quoted(s string) string {
 		return strings.ToValidUTF8(s[:most], "") + "…"
 	}
 	return s
-}
-
-// checkMessage refuses what the binary form lets through: unknown fields, and
-// arbitrary values that nest too deeply.
-func checkMessage(m protoreflect.Message) error { return checkAt(m, "", 0) }
-
-func checkAt(m protoreflect.Message, path string, args int) error {
-	d := m.Descriptor()
-	if raw := m.GetUnknown(); len(raw) > 0 {
-		number, _, _ := protowire.ConsumeTag(raw)
-		return fault.Invalid(below(path, strconv.Itoa(int(number))), "unknown field of %s", d.Name())
-	}
-	if n := d.FullName(); n == structType || n == listType {
-		if args++; args > job.MaxArgsDepth {
-			return fault.Invalid(path, "must be nested at most %d levels deep", job.MaxArgsDepth)
-		}
-	}
-	for _, f := range messageFields(d) {
-		if !m.Has(f) {
-			continue
-		}
-		if err := checkField(m.Get(f), f, path, args); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func checkField(v protoreflect.Value, f protoreflect.FieldDescriptor, path string, args int) error {
-	inArgs := isArbitrary(f.ContainingMessage()) || args > 0
-	at := path
-	if !inArgs {
-		at = below(path, string(f.Name()))
-	}
-	switch {
-	case f.IsList():
-		list := v.List()
-		for i := range list.Len() {
-			inner := at
-			if !inArgs {
-				inner = item(at, i)
-			}
-			if err := checkAt(list.Get(i).Message(), inner, args); err != nil {
-				return err
-			}
-		}
-		return nil
-	case f.IsMap():
-		var err error
-		v.Map().Range(func(_ protoreflect.MapKey, item protoreflect.Value) bool {
-			err = checkAt(item.Message(), at, args)
-			return err == nil
-		})
-		return err
-	}
-	return checkAt(v.Message(), at, args)
 }
 
 // below names a field of what path names. A path that is already longer than
@@ -313,22 +334,4 @@ func item(path string, i int) string {
 		return path
 	}
 	return path + "[" + strconv.Itoa(i) + "]"
-}
-
-var messageFieldsOf sync.Map // protoreflect.MessageDescriptor → []protoreflect.FieldDescriptor
-
-// messageFields are the fields of a type that hold messages.
-func messageFields(d protoreflect.MessageDescriptor) []protoreflect.FieldDescriptor {
-	if known, ok := messageFieldsOf.Load(d); ok {
-		return known.([]protoreflect.FieldDescriptor)
-	}
-	var found []protoreflect.FieldDescriptor
-	for i := range d.Fields().Len() {
-		f := d.Fields().Get(i)
-		if f.IsMap() && f.MapValue().Message() != nil || !f.IsMap() && f.Message() != nil {
-			found = append(found, f)
-		}
-	}
-	messageFieldsOf.Store(d, found)
-	return found
 }

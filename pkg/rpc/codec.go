@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protojson"
@@ -25,7 +26,8 @@ var (
 	// JSON is proto3 JSON with the field names of the .proto files. Default
 	// values and empty lists are written, unset presence fields are not, and
 	// the output is compact. Integers beyond ±2^53 within arbitrary JSON values
-	// ("args") are refused, and so is nesting beyond job.MaxArgsDepth.
+	// ("args") are refused however they are spelled, and so is nesting beyond
+	// job.MaxArgsDepth. Integers of 64 bits are plain decimals.
 	JSON = Codec{}
 	// Binary is the protobuf wire form.
 	Binary = Codec{binary: true}
@@ -79,21 +81,21 @@ func (c Codec) Unmarshal(body []byte, v any) error {
 func (c Codec) decode(body []byte, m proto.Message) error {
 	if c.binary {
 		if err := proto.Unmarshal(body, m); err != nil {
-			return fault.Wrap(err, fault.InvalidRequest, "the body is not a valid protobuf message of the type %s",
-				m.ProtoReflect().Descriptor().FullName())
+			return wireFault(err, body, m.ProtoReflect().Descriptor())
 		}
 		return checkMessage(m.ProtoReflect())
 	}
 	if len(body) == 0 {
 		return nil
 	}
-	if needsScan(body) {
-		if err := scanArgs(body, m.ProtoReflect().Descriptor()); err != nil {
+	d := m.ProtoReflect().Descriptor()
+	if needsScan(body, d) {
+		if err := scan(body, d); err != nil {
 			return err
 		}
 	}
 	if err := jsonIn.Unmarshal(body, m); err != nil {
-		return jsonFault(err, body, m.ProtoReflect().Descriptor())
+		return jsonFault(err, body, d)
 	}
 	return nil
 }
@@ -124,13 +126,20 @@ func jsonFault(err error, body []byte, d protoreflect.MessageDescriptor) error {
 		field = pathAt(body, byteOffset(body, line, column), d)
 		text = text[m[1]:]
 	}
+	half := -1
+	if text == "unexpected EOF" || strings.HasPrefix(text, "invalid escape code ") {
+		half = halfPair(body) // protojson looks for the other half, as far as the end
+	}
 	switch {
+	case half >= 0:
+		at, field = "", pathAt(body, half, d)
+		text = "must not contain half a surrogate pair"
+	case text == "invalid UTF-8 in string", text == "invalid UTF-8":
+		text = notUTF8
 	case strings.HasPrefix(text, "unknown field "):
 		text = "unknown field"
 	case strings.HasPrefix(text, "duplicate field "), strings.HasPrefix(text, "duplicate map key "):
 		text = "given twice"
-	case text == "unexpected EOF" && json.Valid(body):
-		text = "a string has half a surrogate pair" // protojson looks for the other half
 	default:
 		text = wrongValue.ReplaceAllString(text, "invalid value $1")
 	}
@@ -142,6 +151,40 @@ func jsonFault(err error, body []byte, d protoreflect.MessageDescriptor) error {
 		return fault.Invalid(field, "%s%s", text, at)
 	}
 	return fault.New(fault.InvalidRequest, "the body is not valid JSON for this method: %s%s", text, at)
+}
+
+// halfPair finds the first escape of half a surrogate pair in the strings of a
+// body, -1 when there is none.
+func halfPair(body []byte) int {
+	for i := 0; i < len(body); i++ {
+		if body[i] != '\\' {
+			continue
+		}
+		r := escaped(body[i:])
+		switch {
+		case r < 0:
+			i++ // a short escape: the next byte is no backslash of its own
+		case !utf16.IsSurrogate(r):
+			i += 5
+		case utf16.DecodeRune(r, escaped(body[i+6:])) == utf8.RuneError:
+			return i
+		default:
+			i += 11
+		}
+	}
+	return -1
+}
+
+// escaped reads an escape such as \u00e9, -1 when the text starts with none.
+func escaped(text []byte) rune {
+	if len(text) < 6 || text[0] != '\\' || text[1] != 'u' {
+		return -1
+	}
+	v, err := strconv.ParseUint(string(text[2:6]), 16, 16)
+	if err != nil {
+		return -1
+	}
+	return rune(v)
 }
 
 // byteOffset finds the byte of a line and a column, both counted from 1, the

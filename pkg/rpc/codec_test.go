@@ -1,6 +1,7 @@
 package rpc_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"strings"
 	"testing"
@@ -69,7 +70,8 @@ func TestJSONInput(t *testing.T) {
 	for _, body := range []string{
 		``, `{}`, ` { } `, `{"job":{"max_attempts":3}}`, `{"job":{"maxAttempts":3}}`, `{"job":{"delay":"300s"}}`,
 		`{"job":{"priority":"7"}}`, `{"job":{"priority":7.0}}`, `{"job":null}`, `{"job":{"args":null}}`, `{"job":{"args":9007199254740992}}`,
-		`{"job":{"args":-9007199254740992}}`, `{"job":{"args":[1e20,12345678901234567890.5,"12345678901234567890"]}}`,
+		`{"job":{"args":-9007199254740992}}`, `{"job":{"args":[12345678901234567890.5,"12345678901234567890","1e99"]}}`,
+		`{"job":{"args":[9007199254740992.0,-90071992547409920e-1,9.007199254740992e15,0e999999999999,0.0e5,1e-400,12345678901234567e-1]}}`,
 		`{"job":{"args":` + nested(1000) + `}}`, `{"job":{"args":{"a":` + nested(999) + `}}}`,
 		`{"job":{"task":"\ud83d\ude00 \\\" 12345678901234567890 [["}}`,
 	} {
@@ -121,6 +123,12 @@ func TestJSONRefuses(t *testing.T) {
 		{one, `{"job":{"args":-9007199254740993}}`, "job.args", "the integer -9007199254740993"},
 		{batch, `{"jobs":[{"args":1},{"args":[[{"a":"b"},10000000000000000]]}]}`, "jobs[1].args", "beyond ±2^53"},
 		{calls, `{"calls":[{},{"jobs":[{},{"args":12345678901234567}]}]}`, "calls[1].jobs[1].args", "beyond ±2^53"},
+		{one, `{"job":{"args":9007199254740993.0}}`, "job.args", "the integer 9007199254740993.0"},
+		{one, `{"job":{"args":-9007199254740993e0}}`, "job.args", "beyond ±2^53"},
+		{one, `{"job":{"args":[90071992547409930e-1]}}`, "job.args", "beyond ±2^53"},
+		{one, `{"job":{"args":[900719925474.0993E+4]}}`, "job.args", "beyond ±2^53"},
+		{one, `{"job":{"args":1e20}}`, "job.args", "the integer 1e20"},
+		{one, `{"job":{"args":1e99999999999999999999}}`, "job.args", "beyond ±2^53"},
 		{one, `{"job":{"args":` + strings.Repeat("9", 5000) + `}}`, "job.args", "…"},
 		{one, `{"job":{"args":` + nested(1001) + `}}`, "job.args", "at most 1000 levels"},
 		{one, `{"job":{"args":{"a":` + nested(1000) + `}}}`, "job.args", "at most 1000 levels"},
@@ -131,10 +139,23 @@ func TestJSONRefuses(t *testing.T) {
 		{one, "{\"job\":{\"task\":\"\x00\"}}", "job.task", "invalid character"},
 		{one, "{\"job\":{\"task\":\"\xff\"}}", "job.task", "UTF-8"},
 		{one, "{\"job\":{\"\xff\":1}}", "", "UTF-8"},
-		{one, `{"job":{"task":"\ud800"}}`, "", "surrogate"},
-		{one, `{"job":{"task":"\ud800 and so much more"}}`, "job.task", "invalid escape"},
+		{one, `{"job":{"task":"\ud800"}}`, "job.task", "half a surrogate pair"},
+		{one, `{"job":{"task":"\ud800 and so much more"}}`, "job.task", "half a surrogate pair"},
+		{one, `{"job":{"task":"\\\ud83d\ude00\u00e9","args":{"a":["\udc00\ud800"]}}}`, "job.args", "half a surrogate pair"},
+		{one, `{"job":{"metadata":{"k":"\ud800\u0041"}}}`, "job.metadata.k", "half a surrogate pair"},
+		{batch, `{"jobs":[{},{"unique_key":"\udfff"}]}`, "jobs[1].unique_key", "half a surrogate pair"},
+		{one, `{"job":{"task":"\x"}}`, "job.task", "invalid escape"},
 		{quota, `{"quota":{"max_bytes":1}}`, "quota.max_bytes", "unknown field"},
 		{quota, `{"quota":{"max_pending":9223372036854775808}}`, "quota.max_pending", "invalid value"},
+		{quota, `{"quota":{"max_pending":1e2}}`, "quota.max_pending", "must be a plain decimal integer, got 1e2"},
+		{quota, `{"quota":{"max_pending":1.0}}`, "quota.max_pending", "plain decimal"},
+		{quota, `{"quota":{"max_running":"1e2"}}`, "quota.max_running", "plain decimal"},
+		{quota, `{"quota":{"maxDeadRows":"1.0"}}`, "quota.max_dead_rows", "plain decimal"},
+		{quota, `{"quota":{"max_archived_rows":-0}}`, "quota.max_archived_rows", "plain decimal"},
+		{quota, `{"quota":{"max_archived_rows":"+1"}}`, "quota.max_archived_rows", "plain decimal"},
+		{quota, `{"quota":{"max_archived_rows":"01"}}`, "quota.max_archived_rows", "plain decimal"},
+		{quota, `{"quota":{"max_archived_rows":""}}`, "quota.max_archived_rows", "plain decimal"},
+		{quota, `{"if_revision":1e0}`, "if_revision", "plain decimal"},
 	}
 	for _, tt := range tests {
 		err := rpc.JSON.Unmarshal([]byte(tt.body), tt.msg())
@@ -199,6 +220,21 @@ func deepValue(depth int) *structpb.Value {
 	return v
 }
 
+// mark stands for bytes that are not UTF-8 in what protobuf would not write.
+const mark = "broken"
+
+// raw writes a batch whose second job has the mark made wrong.
+func raw(t *testing.T, change func(*flexiqv1.JobSpec)) []byte {
+	t.Helper()
+	s := &flexiqv1.JobSpec{Task: "t"}
+	change(s)
+	body, err := proto.Marshal(&flexiqv1.EnqueueBatchRequest{Jobs: []*flexiqv1.JobSpec{{Task: "first"}, s}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return bytes.ReplaceAll(body, []byte(mark), []byte("\xff\xfeoken"))
+}
+
 func TestBinaryRefuses(t *testing.T) {
 	unknown := []byte{0x98, 0x06, 0x01} // field 99, varint 1
 	spec := func(change func(*flexiqv1.JobSpec)) []byte {
@@ -217,7 +253,11 @@ func TestBinaryRefuses(t *testing.T) {
 	}{
 		{"not protobuf", []byte("{}"), ""},
 		{"cut short", spec(func(*flexiqv1.JobSpec) {})[:5], ""},
-		{"not UTF-8", []byte{0x0a, 0x03, 0x1a, 0x01, 0xff}, ""},
+		{"not UTF-8", []byte{0x0a, 0x03, 0x1a, 0x01, 0xff}, "jobs[0].task"},
+		{"metadata that is not UTF-8", raw(t, func(s *flexiqv1.JobSpec) { s.Metadata = map[string]string{"k": mark} }), "jobs[1].metadata"},
+		{"args that are not UTF-8", raw(t, func(s *flexiqv1.JobSpec) {
+			s.Args = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"a": structpb.NewStringValue(mark)}})
+		}), "jobs[1].args"},
 		{"unknown field", unknown, "99"},
 		{"unknown field of a job", spec(func(s *flexiqv1.JobSpec) { s.ProtoReflect().SetUnknown(unknown) }), "jobs[1].99"},
 		{"unknown field of a duration", spec(func(s *flexiqv1.JobSpec) {
@@ -230,6 +270,7 @@ func TestBinaryRefuses(t *testing.T) {
 		}), "jobs[1].args.99"},
 		{"deep args", spec(func(s *flexiqv1.JobSpec) { s.Args = deepValue(1001) }), "jobs[1].args"},
 		{"very deep args", spec(func(s *flexiqv1.JobSpec) { s.Args = deepValue(3000) }), "jobs[1].args"},
+		{"args beyond protobuf's own depth", spec(func(s *flexiqv1.JobSpec) { s.Args = deepValue(9990) }), "jobs[1].args"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

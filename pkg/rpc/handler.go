@@ -91,7 +91,9 @@ type visit struct {
 	id       auth.Identity
 	req, res proto.Message // res: the answer to be written
 	fault    *fault.Error
-	reached  bool // the method's route has answered; else connect refused the protocol
+	reached  bool // the method's route has answered; else connect could not read the message
+	head     head
+	status   int // of a refusal, 0: the fault's own
 }
 
 type visitKey struct{}
@@ -128,9 +130,12 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	v := &visit{transfer: d.opts.TransferTimeout}
 	f := d.admit(w, r, v, route, doorName)
 	if f != nil {
+		if v.status != 0 {
+			w = withStatus{w, v.status}
+		}
 		d.refuse(w, r, f)
 	} else if f = v.fault; !v.reached {
-		f = fault.New(fault.InvalidRequest, "not a request of a known protocol")
+		f = fault.New(fault.InvalidRequest, "the message could not be read")
 	}
 	code := ""
 	if f != nil {
@@ -148,8 +153,17 @@ func (d *door) admit(w http.ResponseWriter, r *http.Request, v *visit, route *ro
 		return fault.Of(err)
 	}
 	v.id = id
+	v.conn = http.NewResponseController(w)
+	v.within(v.transfer)
+	defer v.within(0)
+	body := limitBody(r, d.opts.MaxBytes)
+	defer body.Close()
 	if route == nil {
 		return fault.New(fault.Unimplemented, "this process does not serve %s", quoted(r.URL.Path))
+	}
+	var f *fault.Error
+	if v.head, v.status, f = readHead(r, doorName); f != nil {
+		return f
 	}
 	if r.ContentLength > int64(d.opts.MaxBytes) {
 		return tooLarge(d.opts.MaxBytes)
@@ -164,15 +178,11 @@ func (d *door) admit(w http.ResponseWriter, r *http.Request, v *visit, route *ro
 	}
 	defer bounds.Leave(id.Namespace, size)
 
-	if r.Header.Get("Content-Type") == "" {
-		r.Header.Set("Content-Type", "application/json") // as over NATS
-	}
 	ctx := auth.WithCaller(context.WithValue(r.Context(), visitKey{}, v), id, doorName)
 	r = r.WithContext(ctx)
-	r.Body = limitBody(r.Body, d.opts.MaxBytes)
-	v.conn = http.NewResponseController(w)
-	v.within(v.transfer)
-	defer v.within(0)
+	if r.Body = body; v.head.gzip {
+		r.Body, r.ContentLength = inflated(body, d.opts.MaxBytes), -1
+	}
 	if route.method.LongPoll {
 		var end context.CancelFunc
 		ctx, end = d.vigil.Keep(ctx, id)
@@ -187,8 +197,15 @@ func (d *door) admit(w http.ResponseWriter, r *http.Request, v *visit, route *ro
 	return nil
 }
 
-// refuse writes an error in the form of the request's protocol.
+// refuse writes an error in the form of the request's protocol, which over HTTP
+// is always the one of a single answer.
 func (d *door) refuse(w http.ResponseWriter, r *http.Request, f *fault.Error) {
+	if doorOf(r) == auth.DoorHTTP {
+		r.Header.Set("Content-Type", TypeJSON)
+	}
+	if r.Method != http.MethodPost {
+		w.Header().Set("Allow", http.MethodPost)
+	}
 	if f.Reason == fault.Unauthenticated {
 		w.Header().Set("WWW-Authenticate", "Bearer")
 	}
@@ -198,7 +215,6 @@ func (d *door) refuse(w http.ResponseWriter, r *http.Request, f *fault.Error) {
 func (d *door) options(m Method) []connect.HandlerOption {
 	return []connect.HandlerOption{
 		connect.WithCodec(wireCodec{JSON, "json"}),
-		connect.WithCodec(wireCodec{JSON, "json; charset=utf-8"}),
 		connect.WithCodec(wireCodec{Binary, "proto"}),
 		connect.WithRequestInitializer(func(_ connect.Spec, msg any) error {
 			msg.(*wire).msg = m.newRequest()
@@ -215,9 +231,17 @@ func (r *route) call(ctx context.Context, in *connect.Request[wire]) (*connect.R
 	v.reached = true
 	v.within(0)
 	defer v.within(v.transfer)
+	if !v.head.deadline.IsZero() {
+		var end context.CancelFunc
+		ctx, end = context.WithDeadline(ctx, v.head.deadline)
+		defer end()
+	}
 	ctx, cancel := r.method.Context(ctx, 0)
 	defer cancel()
 	req, err := r.method.open(ctx, in.Msg.msg, in.Msg.err)
+	if err == nil {
+		err = context.Cause(ctx) // the body came too late
+	}
 	if err == nil {
 		v.req = req
 		v.res, err = r.method.await(ctx, v.id, req)

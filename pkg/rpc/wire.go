@@ -52,15 +52,29 @@ func tooLarge(limit int) *fault.Error {
 		With("limit", fmt.Sprint(limit))
 }
 
-// limitBody makes a body fail beyond a limit, with the error that the caller
-// is to get: connect passes on an error of its own type as it is.
-func limitBody(body io.ReadCloser, limit int) io.ReadCloser {
-	return &limitedBody{limitedReader{r: body, left: int64(limit), limit: limit}, body}
+// maxDrain is how much of a refused body is read and thrown away before the
+// answer: most clients look for one only when they have sent everything, and
+// see a broken connection when the server hangs up before.
+const maxDrain = 16 << 20
+
+// limitBody makes a request's body fail beyond a limit, with the error that the
+// caller is to get: connect passes on an error of its own type as it is. Closing
+// it reads on for a bounded while.
+func limitBody(r *http.Request, limit int) io.ReadCloser {
+	return &limitedBody{
+		limitedReader: limitedReader{r: r.Body, left: int64(limit), limit: limit},
+		raw:           r.Body,
+		// A client that asked first has sent nothing, and one that sends more
+		// than is drained is not spared the broken connection.
+		hopeless: r.Header.Get("Expect") != "" || r.ContentLength > int64(limit)+maxDrain,
+	}
 }
 
 type limitedBody struct {
 	limitedReader
-	io.Closer
+	raw      io.ReadCloser
+	hopeless bool
+	drained  bool
 }
 
 // Read also keeps the texts of network errors, with their addresses, inside.
@@ -68,12 +82,28 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 	n, err := b.limitedReader.Read(p)
 	var told *connect.Error
 	switch {
-	case err == nil, err == io.EOF, errors.As(err, &told):
+	case err == nil, err == io.EOF:
+		return n, err
+	case errors.As(err, &told):
+		b.drain()
 		return n, err
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return n, connectError(fault.New(fault.DeadlineExceeded, "the body did not arrive in time"))
 	}
 	return n, connectError(fault.New(fault.Cancelled, "the body broke off"))
+}
+
+func (b *limitedBody) drain() {
+	if !b.hopeless && !b.drained {
+		_, _ = io.CopyN(io.Discard, b.raw, maxDrain) // ends in an error as a rule: the body's end
+	}
+	b.drained = true
+}
+
+// Close implements io.Closer. It may be called twice.
+func (b *limitedBody) Close() error {
+	b.drain()
+	return b.raw.Close()
 }
 
 type limitedReader struct {
@@ -93,27 +123,76 @@ func (l *limitedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// limitedGzip is gzip whose output is limited, so that a small body cannot
-// become a large one.
+// limitedGzip is what connect decompresses messages of gRPC with.
 func limitedGzip(limit int) connect.HandlerOption {
-	return connect.WithCompression("gzip",
-		func() connect.Decompressor { return &gunzip{limit: limit} },
+	return connect.WithCompression(encodingGzip,
+		func() connect.Decompressor { return &gunzip{header: "Grpc-Encoding", limit: limit} },
 		func() connect.Compressor { return gzip.NewWriter(io.Discard) },
 	)
 }
 
+// gunzip is gzip whose output is limited, so that a small body cannot become a
+// large one. Its errors are what the caller is to get. It reads nothing before
+// it is read, because connect would answer an error of Reset itself.
 type gunzip struct {
-	gzip.Reader
-	limited limitedReader
-	limit   int
+	header string // what says that the body is gzip
+	limit  int
+	src    io.Reader
+	text   gzip.Reader
+	opened bool
+	out    limitedReader
 }
 
+// Reset implements connect.Decompressor.
 func (g *gunzip) Reset(r io.Reader) error {
-	g.limited = limitedReader{r: &g.Reader, left: int64(g.limit), limit: g.limit}
-	return g.Reader.Reset(r)
+	g.src, g.opened = r, false
+	return nil
 }
 
-func (g *gunzip) Read(p []byte) (int, error) { return g.limited.Read(p) }
+// Read implements io.Reader. No input is no output.
+func (g *gunzip) Read(p []byte) (int, error) {
+	if !g.opened {
+		if err := g.text.Reset(g.src); err != nil {
+			return 0, g.told(err)
+		}
+		g.opened, g.out = true, limitedReader{r: &g.text, left: int64(g.limit), limit: g.limit}
+	}
+	n, err := g.out.Read(p)
+	return n, g.told(err)
+}
+
+func (g *gunzip) told(err error) error {
+	var told *connect.Error
+	if err == nil || err == io.EOF || errors.As(err, &told) {
+		return err
+	}
+	return connectError(fault.Invalid(g.header, "the body is not valid gzip"))
+}
+
+// Close implements connect.Decompressor.
+func (g *gunzip) Close() error { return nil } // gzip holds nothing
+
+// inflated is a body that arrives compressed as a whole.
+func inflated(body io.ReadCloser, limit int) io.ReadCloser {
+	return struct {
+		io.Reader
+		io.Closer
+	}{&gunzip{header: "Content-Encoding", limit: limit, src: body}, body}
+}
+
+// withStatus answers an error with a status of its own.
+type withStatus struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader leaves gRPC's status alone, which is always 200.
+func (w withStatus) WriteHeader(status int) {
+	if status >= http.StatusBadRequest {
+		status = w.status
+	}
+	w.ResponseWriter.WriteHeader(status)
+}
 
 // errorText takes the escapes of HTML out of errors: connect writes them into
 // JSON that no browser sees as HTML, and a message such as
