@@ -125,10 +125,7 @@ func (f *flusher) serve(ctx context.Context, conn *pgx.Conn) error {
 	f.session = f.last
 	f.mu.Unlock()
 	defer func() {
-		f.mu.Lock()
-		f.session = 0
-		f.mu.Unlock()
-		f.answer(errFlushLost)
+		f.lose()
 		own, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 		defer cancel()
 		if err := conn.Close(own); err != nil {
@@ -161,6 +158,7 @@ func (f *flusher) round(ctx context.Context, conn *pgx.Conn) error {
 	_, err := conn.Exec(own, flush)
 	told := err
 	if err != nil {
+		f.lose() // before anybody is told, and tries again
 		told = errFlushLost
 	}
 	for _, w := range waiting {
@@ -169,12 +167,13 @@ func (f *flusher) round(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-// answer gives everybody who waits the same answer.
-func (f *flusher) answer(err error) {
+// lose ends the session for everybody who waits or asks for a mark.
+func (f *flusher) lose() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.session = 0
 	for _, w := range f.waiting {
-		w <- err
+		w <- errFlushLost
 	}
 	f.waiting = nil
 }

@@ -1,5 +1,5 @@
 // Package postgres keeps everything in one schema of a PostgreSQL database
-// (14 or newer), for any number of processes on any number of hosts.
+// (15 or newer), for any number of processes on any number of hosts.
 //
 // A group operation is one transaction of two pipelined round trips: the first
 // locks the namespaces and reads, the second writes and commits, and between
@@ -57,7 +57,7 @@ const (
 	defaultMaxConns = 10
 	defaultSchema   = "flexiq"
 	migrateTimeout  = 10 * time.Minute
-	oldestServer    = 140000 // server_version_num
+	oldestServer    = 150000 // server_version_num
 )
 
 // schemaName is what a schema may be called: a name that means the same in an
