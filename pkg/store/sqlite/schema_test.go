@@ -69,7 +69,7 @@ func TestOpenAcceptsNewerSchemaThatKeepsThisProgram(t *testing.T) {
 // unreadable. STRICT needs 3.37, so nothing may need more.
 func TestSchemaNeedsNoNewSQLite(t *testing.T) {
 	since37 := []string{"instr", "length", "max", "raise", "substr", "changes"} // the last is our table, too
-	tooNew := []string{"->", "distinct from", "jsonb"} // 3.38, 3.39, 3.45
+	tooNew := []string{"->", "distinct from", "jsonb"}                          // 3.38, 3.39, 3.45
 
 	s := open(t, Options{})
 	c, err := connect(s.path)
