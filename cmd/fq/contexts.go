@@ -73,7 +73,7 @@ type contextUseCmd struct {
 }
 
 func (cmd *contextUseCmd) Run(s *session) error {
-	return client.UserContexts(s.env).Use(cmd.Name)
+	return misuse(client.UserContexts(s.env).Use(cmd.Name))
 }
 
 type contextAddCmd struct {
@@ -107,7 +107,7 @@ func (cmd *contextAddCmd) Run(s *session) error {
 	if c.Token == "" {
 		return usagef("context add: no token is given: set %s, or use --token-file", client.EnvToken)
 	}
-	return client.UserContexts(s.env).Save(cmd.Name, c)
+	return misuse(client.UserContexts(s.env).Save(cmd.Name, c))
 }
 
 // token reads the token from where no other user of the host can see it.

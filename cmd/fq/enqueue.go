@@ -27,18 +27,18 @@ type enqueueCmd struct {
 	Priority    *int8             `help:"From -128 to 127, higher first (--priority=-5)." placeholder:"N"`
 	Delay       time.Duration     `help:"Start no earlier than after this time." placeholder:"5m"`
 	RunAt       *time.Time        `help:"Start no earlier than at this time." placeholder:"2030-01-02T15:04:05Z"`
-	MaxAttempts int32             `help:"Attempts before the job is dead (default: 25)." placeholder:"N"`
-	Timeout     time.Duration     `help:"Longest time that one attempt may run (default: 30m)." placeholder:"30m"`
-	BackoffBase time.Duration     `help:"Delay before the first retry." placeholder:"1s"`
-	BackoffMax  time.Duration     `help:"Ceiling of the growing delay." placeholder:"1h"`
+	MaxAttempts many              `help:"Attempts before the job is dead (default: 25)." placeholder:"N"`
+	Timeout     time.Duration     `help:"Longest time that one attempt may run (default: 30m)." placeholder:"30m" positive:""`
+	BackoffBase time.Duration     `help:"Delay before the first retry." placeholder:"1s" positive:""`
+	BackoffMax  time.Duration     `help:"Ceiling of the growing delay." placeholder:"1h" positive:""`
 	UniqueKey   string            `help:"Add no job while one with this key is pending or running." placeholder:"KEY"`
 	DebounceKey string            `help:"Let later enqueues of this key replace the pending job." placeholder:"KEY"`
-	Window      time.Duration     `help:"Of the debounce: each enqueue moves the start to this far from now." placeholder:"10s"`
-	MaxWait     time.Duration     `help:"Of the debounce: but never further from the first (default: 10 windows)." placeholder:"2m"`
+	Window      time.Duration     `help:"Of the debounce: each enqueue moves the start to this far from now." placeholder:"10s" positive:""`
+	MaxWait     time.Duration     `help:"Of the debounce: but never further from the first (default: 10 windows)." placeholder:"2m" positive:""`
 	Metadata    map[string]string `help:"Labels; may be repeated." placeholder:"KEY=VALUE" mapsep:"none"`
 
-	Count int    `help:"Enqueue so many of the same job: a flood." placeholder:"N"`
-	Batch int    `help:"Jobs in one call, admitted or refused together (at most 1000)." placeholder:"N"`
+	Count many   `help:"Enqueue so many of the same job: a flood." placeholder:"N"`
+	Batch many   `help:"Jobs in one call, admitted or refused together (at most 1000)." placeholder:"N"`
 	Rate  string `help:"Enqueue no faster than this, such as 500/s." placeholder:"N/UNIT"`
 }
 
@@ -66,10 +66,10 @@ func (cmd *enqueueCmd) Run(s *session) error {
 	defer hangUp()
 	switch {
 	case lines != nil:
-		f := &flood{s: s, c: c, pace: pace, batch: max(1, cmd.Batch), next: eachLine(lines, j), show: showOutcomes}
+		f := &flood{s: s, c: c, pace: pace, batch: int(max(1, cmd.Batch)), next: eachLine(lines, j), show: showOutcomes}
 		return f.run()
 	case cmd.Count > 0:
-		f := &flood{s: s, c: c, pace: pace, batch: max(1, cmd.Batch), next: repeated(cmd.Count, j), total: cmd.Count, show: showSummary}
+		f := &flood{s: s, c: c, pace: pace, batch: int(max(1, cmd.Batch)), next: repeated(int(cmd.Count), j), total: int(cmd.Count), show: showSummary}
 		return f.run()
 	}
 	return enqueueOne(s, c, j)
@@ -78,9 +78,7 @@ func (cmd *enqueueCmd) Run(s *session) error {
 func (cmd *enqueueCmd) check() error {
 	many := cmd.Count > 0 || cmd.Lines != ""
 	switch {
-	case cmd.Count < 0:
-		return usagef("--count must be at least 1")
-	case cmd.Batch < 0 || cmd.Batch > job.MaxBatch:
+	case cmd.Batch > job.MaxBatch:
 		return usagef("--batch must be from 1 to %d", job.MaxBatch)
 	case cmd.Count > 0 && cmd.Lines != "":
 		return usagef("--count and --lines do not go together")
@@ -99,7 +97,7 @@ func (cmd *enqueueCmd) check() error {
 // job is what the flags describe, without the lines.
 func (cmd *enqueueCmd) job(s *session) (client.Job, error) {
 	j := client.Job{
-		ID: cmd.ID, Queue: cmd.Queue, Task: cmd.Task, Delay: cmd.Delay, MaxAttempts: cmd.MaxAttempts, Timeout: cmd.Timeout,
+		ID: cmd.ID, Queue: cmd.Queue, Task: cmd.Task, Delay: cmd.Delay, MaxAttempts: int32(cmd.MaxAttempts), Timeout: cmd.Timeout,
 		Backoff: client.Backoff{Base: cmd.BackoffBase, Max: cmd.BackoffMax}, UniqueKey: cmd.UniqueKey,
 		Debounce: client.Debounce{Key: cmd.DebounceKey, Window: cmd.Window, MaxWait: cmd.MaxWait}, Metadata: cmd.Metadata,
 	}
@@ -139,7 +137,11 @@ func (s *session) open(name string) (io.Reader, func(), error) {
 	}
 	f, err := os.Open(name)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, usageError{err.Error()}
+	}
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		_ = f.Close() // it was only opened
+		return nil, nil, usagef("open %s: is a directory", name)
 	}
 	return f, func() { _ = f.Close() }, nil // it was only read
 }
@@ -182,7 +184,9 @@ func eachLine(r io.Reader, j client.Job) source {
 }
 
 func enqueueOne(s *session, c *client.Client, j client.Job) error {
-	r, err := c.Enqueue(s.ctx, j)
+	ctx, giveUp := outlive(s.ctx, s.patience)
+	defer giveUp()
+	r, err := c.Enqueue(ctx, j)
 	if err != nil {
 		return err
 	}

@@ -14,9 +14,14 @@ import (
 	"flexiq/pkg/fault"
 )
 
-// pipelined is how many calls are on their way at once. The client puts them
-// into few messages.
-const pipelined = 1024
+// How much is on its way at once: so many calls, which the client puts into few
+// messages, but no more jobs than are answered soon after the command is told
+// to stop.
+const (
+	pipelined     = 1024
+	pipelinedJobs = 4096
+	leastCalls    = 4
+)
 
 // flood enqueues many jobs, call after call, without waiting for answers.
 type flood struct {
@@ -41,20 +46,19 @@ type outcome struct {
 // tally counts jobs by what became of them.
 type tally struct {
 	admitted, rejected, shed, deduplicated, failed int
-	took                                           time.Duration
-	problem                                        error // the first one
+
+	unknown int  // may be enqueued or not
+	unsent  int  // were never sent; of lines those that were read
+	stopped bool // more would have been sent
+	sent    int  // jobs that were handed to the client
+
+	took    time.Duration
+	problem error // the first one, other than being stopped
 }
 
 func (t *tally) count(o outcome) {
 	if o.err != nil {
-		if t.problem == nil {
-			t.problem = o.err
-		}
-		if _, ok := client.AsRefusal(o.err); ok {
-			t.rejected += o.jobs
-		} else {
-			t.failed += o.jobs
-		}
+		t.fail(o)
 		return
 	}
 	for _, r := range o.results {
@@ -69,7 +73,28 @@ func (t *tally) count(o outcome) {
 	}
 }
 
-func (t *tally) jobs() int { return t.admitted + t.rejected + t.shed + t.deduplicated + t.failed }
+func (t *tally) fail(o outcome) {
+	if t.problem == nil && !interrupted(o.err) {
+		t.problem = o.err
+	}
+	_, rejected := client.AsRefusal(o.err)
+	switch fate := fateOf(o.err); {
+	case fate == unknown:
+		t.unknown += o.jobs
+	case fate == notSent:
+		t.unsent += o.jobs
+	case rejected:
+		t.rejected += o.jobs
+	default:
+		t.failed += o.jobs
+	}
+}
+
+// known are the jobs whose outcome is known and not a failure of the call.
+func (t *tally) known() int { return t.admitted + t.shed + t.deduplicated }
+
+// jobs are those that were sent.
+func (t *tally) jobs() int { return t.known() + t.rejected + t.failed + t.unknown }
 
 // newPace limits jobs to a rate, spread evenly; nil for none.
 func newPace(text string) (*rate.Limiter, error) {
@@ -84,35 +109,38 @@ func newPace(text string) (*rate.Limiter, error) {
 }
 
 // run sends every job, prints every outcome in order, and fails when one was
-// not enqueued.
+// not enqueued. Told to stop it sends no more, and waits a while for answers.
 func (f *flood) run() error {
-	ctx, stop := context.WithCancel(f.s.ctx)
+	sending, stop := context.WithCancel(f.s.ctx)
 	defer stop()
+	waiting, giveUp := outlive(sending, f.s.patience)
+	defer giveUp()
 	outcomes := make(chan outcome, pipelined)
+	var sent int
 	var readErr error
 	go func() {
 		defer close(outcomes)
-		readErr = f.feed(ctx, outcomes)
+		sent, readErr = f.feed(sending, waiting, outcomes)
 	}()
 	c := &collector{f: f, report: f.show(f.s), bar: newProgress(f.s, f.total), waiting: make(map[int]outcome)}
 	start := time.Now()
-	for o := range outcomes {
-		if err := c.take(o); err != nil {
-			stop()
-		}
-	}
+	c.collect(outcomes, stop)
 	c.tally.took = time.Since(start)
+	c.tally.sent, c.tally.stopped = sent, sending.Err() != nil && readErr != nil
+	if f.total > 0 {
+		c.tally.unsent += f.total - sent
+	}
 	c.bar.end()
-	switch {
-	case c.err != nil:
+	if c.err != nil && (!c.hopeless || !c.begun()) {
 		return c.err
-	case readErr != nil && !errors.Is(readErr, context.Canceled):
-		return readErr
 	}
 	if err := c.report.end(c.tally); err != nil {
 		return err
 	}
-	if readErr != nil || c.tally.rejected+c.tally.failed > 0 {
+	switch {
+	case readErr != nil && !errors.Is(readErr, context.Canceled):
+		return readErr
+	case readErr != nil || c.tally.rejected+c.tally.failed+c.tally.unknown+c.tally.unsent > 0:
 		return errTold
 	}
 	return nil
@@ -127,24 +155,54 @@ type collector struct {
 	next    int             // position that is to be printed next
 	waiting map[int]outcome // for those before them
 	err     error           // why there is no use in going on
+
+	hopeless bool // err is of a call, and stands in the tally
 }
 
-// take takes one outcome. After an error it only counts.
+// collect takes all outcomes in. It stops the sending when there is no use in
+// going on.
+func (c *collector) collect(outcomes <-chan outcome, stop func()) {
+	told := c.f.s.ctx.Done()
+	for {
+		select {
+		case o, more := <-outcomes:
+			if !more {
+				return
+			}
+			if err := c.take(o); err != nil {
+				stop()
+			}
+		case <-told:
+			told = nil
+			c.bar.end()
+			if !c.f.s.json() {
+				c.f.s.remark("stopping: up to %s for the answers of what is on its way; a second signal ends at once", c.f.s.patience)
+			}
+		}
+	}
+}
+
+// begun reports whether there is more to tell than one error.
+func (c *collector) begun() bool { return c.next > 0 || c.tally.known() > 0 }
+
+// take takes one outcome. When nothing can be printed any more it only counts.
 func (c *collector) take(o outcome) error {
 	c.tally.count(o)
 	c.bar.set(c.tally)
 	if c.err == nil && c.f.hopeless(o.err) {
-		c.err = o.err
+		c.err, c.hopeless = o.err, true
 	}
 	c.waiting[o.position] = o
-	for c.err == nil {
+	for c.err == nil || c.hopeless && c.begun() {
 		ready, ok := c.waiting[c.next]
 		if !ok {
-			return nil
+			break
 		}
 		delete(c.waiting, c.next)
 		c.next++
-		c.err = c.report.outcome(ready)
+		if err := c.report.outcome(ready); err != nil {
+			c.err, c.hopeless = err, false
+		}
 	}
 	return c.err
 }
@@ -170,36 +228,74 @@ type call struct {
 	specs []client.Job
 }
 
-// feed reads jobs, gathers them into calls, and hands them to senders, of which
-// it starts as many as are needed. It returns when all outcomes are in.
-func (f *flood) feed(ctx context.Context, outcomes chan<- outcome) error {
-	calls := make(chan call)
+// gathered are the jobs of one call, or why there are none.
+type gathered struct {
+	specs []client.Job
+	err   error
+}
+
+// read gathers the jobs of each call, in a goroutine of its own because a read
+// from a pipe cannot be interrupted: it ends with ctx, or with the read that it
+// is in.
+func (f *flood) read(ctx context.Context) <-chan gathered {
+	all := make(chan gathered)
+	go func() {
+		for {
+			specs, err := f.gather()
+			select {
+			case all <- gathered{specs, err}:
+			case <-ctx.Done():
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return all
+}
+
+// feed hands calls to senders, of which it starts as many as are needed, until
+// ctx ends. It returns when all outcomes are in, with how many jobs it handed
+// over; late bounds their outcomes.
+func (f *flood) feed(ctx, late context.Context, outcomes chan<- outcome) (sent int, err error) {
+	jobs, calls := f.read(ctx), make(chan call)
+	most := min(pipelined, max(leastCalls, pipelinedJobs/f.batch))
 	var senders sync.WaitGroup
 	defer senders.Wait()
 	defer close(calls)
-	for position, first, started := 0, 0, 0; ; position++ {
-		specs, err := f.gather()
-		if werr := f.wait(ctx, len(specs)); werr != nil {
-			return werr
+	for position, started := 0, 0; ; position++ {
+		var g gathered
+		select {
+		case g = <-jobs:
+		case <-ctx.Done():
+			return sent, ctx.Err()
 		}
-		if len(specs) > 0 {
-			next := call{outcome{position: position, first: first, jobs: len(specs)}, specs}
-			first += len(specs)
+		if err := f.wait(ctx, len(g.specs)); err != nil {
+			return sent, err
+		}
+		if len(g.specs) > 0 {
+			next := call{outcome{position: position, first: sent, jobs: len(g.specs)}, g.specs}
 			select {
 			case calls <- next:
 			default:
-				if started < pipelined {
+				if started < most {
 					started++
-					senders.Go(func() { f.send(ctx, calls, outcomes) })
+					senders.Go(func() { f.send(late, calls, outcomes) })
 				}
-				calls <- next
+				select {
+				case calls <- next:
+				case <-ctx.Done():
+					return sent, ctx.Err()
+				}
 			}
+			sent += len(g.specs)
 		}
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read the jobs: %w", err)
+		switch {
+		case errors.Is(g.err, io.EOF):
+			return sent, nil
+		case g.err != nil:
+			return sent, fmt.Errorf("read the jobs: %w", g.err)
 		}
 	}
 }

@@ -158,7 +158,7 @@ func escapeControls(b []byte) []byte {
 
 // writeFault prints an error as NATS callers get it.
 func writeFault(w io.Writer, f *fault.Error) {
-	b := append([]byte(`{"error":{"code":`), appendString(nil, string(f.Reason.Code()))...)
+	b := append([]byte(`{"error":{"code":`), appendString(nil, string(codeOf(f.Reason)))...)
 	b = append(append(b, `,"reason":`...), appendString(nil, string(f.Reason))...)
 	b = append(append(b, `,"message":`...), appendString(nil, f.Message)...)
 	b = append(b, `,"details":{`...)

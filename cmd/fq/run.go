@@ -54,6 +54,8 @@ type session struct {
 	in  io.Reader
 	out io.Writer
 	err io.Writer
+
+	patience time.Duration // with answers, once ctx has ended
 }
 
 // usageError is a wrong use of the command line.
@@ -62,6 +64,19 @@ type usageError struct{ text string }
 func (e usageError) Error() string { return e.text }
 
 func usagef(format string, args ...any) error { return usageError{fmt.Sprintf(format, args...)} }
+
+// misuse is a usage error when err is of what the caller named: a context that
+// is not there or is another's, a token or an address that cannot be one.
+func misuse(err error) error {
+	var f *fault.Error
+	switch {
+	case errors.As(err, &f) && f.Reason == fault.InvalidRequest:
+		return usageError{f.Message}
+	case errors.Is(err, client.ErrNoContext), errors.Is(err, client.ErrContextTaken):
+		return usageError{err.Error()}
+	}
+	return err
+}
 
 // errTold ends with exit code 1 when everything has been said already.
 var errTold = errors.New("told already")
@@ -86,6 +101,7 @@ func run(ctx context.Context, args []string, env func(string) string, stdin io.R
 		kong.Description("Producers, workers and operators of FlexiQ, a job queue with quotas."),
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(code int) { panic(exited(code)) }),
+		durations(),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, NoExpandSubcommands: true}),
 	)
 	if err != nil {
@@ -93,7 +109,7 @@ func run(ctx context.Context, args []string, env func(string) string, stdin io.R
 		return exitError
 	}
 	chosen, err := parser.Parse(args)
-	s := &session{globals: c.globals, ctx: ctx, env: env, in: stdin, out: stdout, err: stderr}
+	s := &session{globals: c.globals, ctx: ctx, env: env, in: stdin, out: stdout, err: stderr, patience: answerPatience}
 	if err != nil {
 		if s.Output == "" {
 			s.Output = wantedOutput(args)
@@ -129,13 +145,42 @@ func (s *session) report(err error) int {
 	}
 	var f *fault.Error
 	if !errors.As(err, &f) && !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) {
-		// Not of the server: a file, a pipe, the command line's own.
-		f = fault.New(fault.Internal, "%v", err)
-		s.complain(f)
+		s.failed(err)
 		return exitError
 	}
-	s.complain(fault.Of(err))
+	s.complain(told(err))
 	return exitError
+}
+
+// local is the reason of an error that is not of the server: of a file, a pipe,
+// the command's own.
+const local fault.Reason = "LOCAL"
+
+func (s *session) failed(err error) {
+	if s.json() {
+		writeFault(s.err, fault.New(local, "%v", err))
+		return
+	}
+	s.remark("%v", err)
+}
+
+// codeOf is the code of a reason, also of those that no server knows.
+func codeOf(r fault.Reason) fault.Code {
+	switch r {
+	case client.Unreachable:
+		return "UNAVAILABLE"
+	case local:
+		return "UNKNOWN"
+	}
+	return r.Code()
+}
+
+// summaryOf is a fault on one line.
+func summaryOf(f *fault.Error) string {
+	if f.Reason == client.Unreachable {
+		return string(f.Reason) + ": " + f.Message // its code is the same word
+	}
+	return fmt.Sprintf("%s %s: %s", codeOf(f.Reason), f.Reason, f.Message)
 }
 
 // complain prints a fault on standard error: for people, or as the same JSON
@@ -145,7 +190,7 @@ func (s *session) complain(f *fault.Error) {
 		writeFault(s.err, f)
 		return
 	}
-	fmt.Fprintf(s.err, "fq: %s %s: %s\n", f.Reason.Code(), f.Reason, clean(f.Message))
+	s.remark("%s", summaryOf(f))
 	printDetails(s.err, f.Details)
 }
 
@@ -179,7 +224,7 @@ const (
 func (s *session) target(n need) (client.Options, error) {
 	c, err := client.UserContexts(s.env).Resolve(s.env, s.Context)
 	if err != nil {
-		return client.Options{}, err
+		return client.Options{}, misuse(err)
 	}
 	o := client.Options{Server: c.Server, Token: c.Token, Name: "fq"}
 	if s.Server != "" {
@@ -204,7 +249,7 @@ func (s *session) dial(n need) (*client.Client, func(), error) {
 	}
 	c, err := client.Dial(s.ctx, o)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, misuse(err)
 	}
 	return c, func() { s.hangUp(c) }, nil
 }
@@ -213,7 +258,7 @@ func (s *session) dial(n need) (*client.Client, func(), error) {
 func (s *session) exchange(o client.Options) (string, error) {
 	c, err := client.Dial(s.ctx, o)
 	if err != nil {
-		return "", err
+		return "", misuse(err)
 	}
 	defer s.hangUp(c)
 	res, err := c.Admin().ExchangeToken(s.ctx, s.As)

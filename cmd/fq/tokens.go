@@ -20,7 +20,7 @@ type tokensCmd struct {
 type tokensCreateCmd struct {
 	Scope     []string      `help:"What it may do: produce, work, inspect, admin; may be repeated." required:"" placeholder:"SCOPE"`
 	Name      string        `help:"What it is for."`
-	TTL       time.Duration `name:"ttl" help:"How long it lives, at most 8760h (default: 2160h)." placeholder:"2160h"`
+	TTL       time.Duration `name:"ttl" help:"How long it lives, at most 365d (default: 90d)." placeholder:"90d" positive:""`
 	Namespace string        `help:"Namespace that it is bound to (platform token)."`
 }
 

@@ -13,18 +13,18 @@ import (
 
 type workCmd struct {
 	Exec    string        `help:"Command for each job: sh -c CMD, with the job's input on standard input." required:"" placeholder:"CMD"`
-	Queue   []string      `help:"Queue to take from; may be repeated (default: all)."`
-	Slots   int           `help:"Jobs to run at once." default:"10"`
+	Queue   []string      `help:"Queue to take from; may be repeated (default: all)." sep:"none"`
+	Slots   many          `help:"Jobs to run at once." default:"10"`
 	Name    string        `help:"Name that operators see."`
-	Lease   time.Duration `help:"How long the server waits for a sign of life (default: the installation's, 30s)." placeholder:"30s"`
+	Lease   time.Duration `help:"How long the server waits for a sign of life (default: the installation's, 30s)." placeholder:"30s" positive:""`
 	Grace   time.Duration `help:"How long running jobs may go on once the worker is told to stop." default:"30s"`
 	Drain   bool          `help:"End when no job has been ready or running for a second."`
-	MaxJobs int64         `help:"End after so many jobs." placeholder:"N"`
+	MaxJobs many          `help:"End after so many jobs." placeholder:"N"`
 }
 
 func (cmd *workCmd) Run(s *session) error {
-	if cmd.Slots < 1 || cmd.MaxJobs < 0 || cmd.Grace < 0 {
-		return usagef("work: --slots must be at least 1, --max-jobs and --grace not negative")
+	if cmd.Grace < 0 {
+		return usagef("--grace must not be negative")
 	}
 	c, hangUp, err := s.dial(ofNamespace)
 	if err != nil {
@@ -32,10 +32,10 @@ func (cmd *workCmd) Run(s *session) error {
 	}
 	defer hangUp()
 	log := zerolog.New(zerolog.ConsoleWriter{Out: s.err, NoColor: !terminal(s.err), TimeFormat: time.TimeOnly}).
-		Level(zerolog.WarnLevel).With().Timestamp().Logger()
+		Level(zerolog.InfoLevel).With().Timestamp().Logger()
 	w, err := client.NewWorker(client.WorkerOptions{
-		Queues: cmd.Queue, Slots: cmd.Slots, Name: cmd.Name, LeaseFor: cmd.Lease, Grace: graceOf(cmd.Grace),
-		Drain: cmd.Drain, MaxJobs: cmd.MaxJobs, Log: log,
+		Queues: cmd.Queue, Slots: int(cmd.Slots), Name: cmd.Name, LeaseFor: cmd.Lease, Grace: graceOf(cmd.Grace),
+		Drain: cmd.Drain, MaxJobs: int64(cmd.MaxJobs), Log: log,
 	}, c)
 	if err != nil {
 		return err

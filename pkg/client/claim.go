@@ -191,6 +191,9 @@ func (s *shift) ask(ctx context.Context, src *source, most int, wait time.Durati
 	case f.Reason == fault.Cancelled: // withdrawn
 	case s.hopeless(src, f, time.Now()):
 		src.failure = f
+		if len(s.w.clients) == 1 {
+			break // Run returns it
+		}
 		log.Error().Err(f).Str("token", src.c.TokenID()).Msg("no more jobs are claimed with this token")
 	default:
 		log.Debug().Err(f).Str("token", src.c.TokenID()).Msg("claim failed; it will be tried again")

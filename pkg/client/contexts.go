@@ -59,7 +59,7 @@ var contextName = regexp.MustCompile(`^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$`)
 
 func (s Contexts) file(name string) (string, error) {
 	if !contextName.MatchString(name) {
-		return "", fmt.Errorf("context name %q: must be 1 to 64 of the characters A-Z a-z 0-9 . _ - and not start with a dot", name)
+		return "", fault.New(fault.InvalidRequest, "context name %q: must be 1 to 64 of the characters A-Z a-z 0-9 . _ - and not start with a dot", name)
 	}
 	return filepath.Join(s.Dir, "contexts", name+".json"), nil
 }
