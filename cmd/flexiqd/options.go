@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/alecthomas/kong"
-	"github.com/rs/zerolog"
 
 	"flexiq/pkg/job"
 )
@@ -179,14 +178,6 @@ func (c *serveCommand) checkRanges() error {
 }
 
 func (c *serveCommand) runs(service string) bool { return slices.Contains(c.Services, service) }
-
-func (c *serveCommand) level() zerolog.Level {
-	l, err := zerolog.ParseLevel(c.LogLevel)
-	if err != nil { // kong has checked the enum
-		return zerolog.InfoLevel
-	}
-	return l
-}
 
 // defaultDataDir follows the XDG base directory specification.
 func defaultDataDir() (string, error) {

@@ -58,7 +58,7 @@ type JobSpec struct {
 	// and adds none. Not together with debounce. Absent: never a duplicate.
 	UniqueKey string `protobuf:"bytes,12,opt,name=unique_key,json=uniqueKey,proto3" json:"unique_key,omitempty"`
 	// Lets later enqueues of the same key replace this one while it is pending. Not together with
-	// unique_key or delay, nor in a call of several jobs. Absent: no debounce.
+	// unique_key, delay or run_at, nor in EnqueueBatch or a unit of several jobs. Absent: none.
 	Debounce *Debounce `protobuf:"bytes,13,opt,name=debounce,proto3" json:"debounce,omitempty"`
 	// Labels that travel with the job; 16 KiB in all, no NUL byte. Absent: none.
 	Metadata      map[string]string `protobuf:"bytes,14,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
