@@ -19,7 +19,7 @@ import (
 // to stop.
 const (
 	pipelined     = 1024
-	pipelinedJobs = 4096
+	pipelinedJobs = 2048
 	leastCalls    = 4
 )
 
