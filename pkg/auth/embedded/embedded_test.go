@@ -43,6 +43,12 @@ func (s *source) Token(_ context.Context, id string) (*store.Token, error) {
 	return &t, nil
 }
 
+func (s *source) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.err = err
+}
+
 func (s *source) change(id string, fn func(*store.Token)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +183,7 @@ func TestNobodyElseConnects(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	r.source.err = errors.New("disk on fire")
+	r.source.fail(errors.New("disk on fire"))
 	if _, err := r.connect(t, nats.Token(text)); !errors.Is(err, nats.ErrAuthorization) {
 		t.Errorf("without storage: %v", err)
 	}
