@@ -40,11 +40,12 @@ var layers = []layer{
 	{"names and errors", []string{"pkg/namespace", "pkg/fault"}, nil, slices.Concat(servers, databases)},
 	{"pure", pure, []string{"pkg/namespace", "pkg/fault"}, slices.Concat(servers, databases)},
 	{"the contract", []string{"pkg/store"}, pure, slices.Concat(servers, databases)},
+	{"steps of schemas", []string{"pkg/store/migration"}, nil, slices.Concat(servers, databases)},
 	{"the verdict", []string{"pkg/store/admit"}, append([]string{"pkg/store"}, pure...), slices.Concat(servers, databases)},
 	// The reference decides by itself: it must not share a decision with admit.
 	{"the reference", []string{"pkg/store/internal/model"}, append([]string{"pkg/store"}, pure...), slices.Concat(servers, databases)},
 	{"the suite", []string{"pkg/store/storetest"}, append([]string{"pkg/store", "pkg/store/internal/model"}, pure...), slices.Concat(servers, databases)},
-	{"backends", []string{"pkg/store/..."}, slices.Concat(pure, contract), servers},
+	{"backends", []string{"pkg/store/..."}, slices.Concat(pure, contract, []string{"pkg/store/migration"}), servers},
 	{"the embedded server's door", []string{"pkg/auth/embedded"}, slices.Concat(pure, contract, means), databases},
 	{"tests' servers", []string{"pkg/testkit"}, nil, nil},
 	{"means", means, slices.Concat(pure, []string{"pkg/store"}, means), slices.Concat(servers, databases)},

@@ -21,6 +21,8 @@ import (
 type commands struct {
 	Version kong.VersionFlag `help:"Print the version."`
 	Serve   serveCommand     `cmd:"" default:"withargs" help:"Run services until a signal; all four when none is named."`
+	Migrate migrateCommand   `cmd:"" help:"Look at, take and take back the steps of the store's schema."`
+	Doctor  doctorCommand    `cmd:"" help:"Compare what is kept about jobs with the jobs, and mend it."`
 }
 
 // The services, by the names of the serve command.
@@ -37,11 +39,8 @@ var allServices = []string{admissionService, dispatchgateService, retentionServi
 type serveCommand struct {
 	Services []string `arg:"" optional:"" help:"Services to run: admission, dispatchgate, retention, config."`
 
-	Store     string `help:"Where jobs are kept: sqlite:PATH, postgres://… or redis://…. Default: flexiq.db in the data folder." env:"FLEXIQ_STORE"`
-	StoreFile string `help:"File whose first line is the --store URL, for one with a password." type:"existingfile" env:"FLEXIQ_STORE_FILE"`
-	PGSchema  string `name:"pg-schema" help:"Schema of the tables in PostgreSQL." default:"flexiq" env:"FLEXIQ_PG_SCHEMA"`
-	DataDir   string `help:"Folder of the store, the embedded NATS server and the credentials file. Default: $$XDG_DATA_HOME/flexiq." env:"FLEXIQ_DATA_DIR"`
-	Migrate   string `help:"Create or upgrade the store at start (${enum})." enum:"on,off" default:"on" env:"FLEXIQ_MIGRATE"`
+	storeFlags
+	Migrate string `help:"Create or upgrade the store at start (${enum})." enum:"on,off" default:"on" env:"FLEXIQ_MIGRATE"`
 
 	NATSURL    string `name:"nats-url" help:"Outside NATS server; empty embeds one." env:"FLEXIQ_NATS_URL"`
 	NATSListen string `name:"nats-listen" help:"Address of the embedded NATS server." default:"127.0.0.1:4222" env:"FLEXIQ_NATS_LISTEN"`
@@ -110,14 +109,7 @@ func (c *serveCommand) complete() error {
 	if c.NATSURL == "" && len(c.Services) < len(allServices) {
 		return &usageError{"--nats-url", "is required when fewer than four services run: they meet on an outside NATS server"}
 	}
-	if c.DataDir == "" {
-		dir, err := defaultDataDir()
-		if err != nil {
-			return err
-		}
-		c.DataDir = dir
-	}
-	if err := c.completeStore(); err != nil {
+	if err := c.storeFlags.complete(); err != nil {
 		return err
 	}
 	if err := checkListen("--http-listen", c.HTTPListen, c.Insecure); err != nil {
@@ -129,26 +121,6 @@ func (c *serveCommand) complete() error {
 		}
 	}
 	return c.checkRanges()
-}
-
-// completeStore finds the store's URL: given, in a file, or in the data folder.
-func (c *serveCommand) completeStore() error {
-	switch {
-	case c.Store != "" && c.StoreFile != "":
-		return &usageError{"--store-file", "must not be given together with --store"}
-	case c.StoreFile != "":
-		b, err := os.ReadFile(c.StoreFile)
-		if err != nil {
-			return &usageError{"--store-file", err.Error()}
-		}
-		first, _, _ := strings.Cut(string(b), "\n")
-		if c.Store = strings.TrimSpace(first); c.Store == "" {
-			return &usageError{"--store-file", "the first line of " + c.StoreFile + " is empty"}
-		}
-	case c.Store == "":
-		c.Store = "sqlite:" + filepath.Join(c.DataDir, "flexiq.db")
-	}
-	return nil
 }
 
 func (c *serveCommand) storeOptions() storeOptions {

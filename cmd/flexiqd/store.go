@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"flexiq/pkg/store"
+	"flexiq/pkg/store/migration"
 	"flexiq/pkg/store/postgres"
 	"flexiq/pkg/store/redis"
 	"flexiq/pkg/store/sqlite"
@@ -22,23 +23,63 @@ type storeOptions struct {
 	migrate  bool
 }
 
-// openStore opens the store that a URL names. A new backend is a case here.
+// backend is one kind of store. A new one is a case of [storeOptions.backend].
+type backend struct {
+	open   func(context.Context, zerolog.Logger) (store.Store, error)
+	status func(context.Context) (migration.Status, error)
+	down   func(context.Context) (migration.Step, error)
+}
+
+// openStore opens the store that a URL names.
 func openStore(ctx context.Context, o storeOptions, log zerolog.Logger) (store.Store, error) {
+	b, err := o.backend()
+	if err != nil {
+		return nil, err
+	}
+	return b.open(ctx, log)
+}
+
+// backend is what the URL names.
+func (o storeOptions) backend() (backend, error) {
 	scheme, rest, _ := strings.Cut(o.url, ":")
 	switch scheme {
 	case "sqlite":
 		if rest == "" {
-			return nil, &usageError{"--store", "names no file; use sqlite:PATH"}
+			return backend{}, &usageError{"--store", "names no file; use sqlite:PATH"}
 		}
-		if err := os.MkdirAll(filepath.Dir(rest), 0o700); err != nil {
-			return nil, fmt.Errorf("cannot create the store's folder: %w", err)
-		}
-		return sqlite.Open(ctx, rest, sqlite.Options{Log: log, NoMigrate: !o.migrate})
+		return backend{
+			open:   func(ctx context.Context, log zerolog.Logger) (store.Store, error) { return o.openFile(ctx, rest, log) },
+			status: func(ctx context.Context) (migration.Status, error) { return sqlite.SchemaStatus(ctx, rest) },
+			down:   func(ctx context.Context) (migration.Step, error) { return sqlite.MigrateDown(ctx, rest) },
+		}, nil
 	case "postgres", "postgresql":
-		return postgres.Open(ctx, o.url, postgres.Options{Log: log, Schema: o.pgSchema, NoMigrate: !o.migrate})
+		return backend{
+			open: func(ctx context.Context, log zerolog.Logger) (store.Store, error) {
+				return postgres.Open(ctx, o.url, postgres.Options{Log: log, Schema: o.pgSchema, NoMigrate: !o.migrate})
+			},
+			status: func(ctx context.Context) (migration.Status, error) {
+				return postgres.SchemaStatus(ctx, o.url, o.pgSchema)
+			},
+			down: func(ctx context.Context) (migration.Step, error) { return postgres.MigrateDown(ctx, o.url, o.pgSchema) },
+		}, nil
 	case "redis", "rediss", "redis+cluster", "rediss+cluster":
-		return redis.Open(ctx, o.url, redis.Options{Log: log, NoMigrate: !o.migrate})
+		return backend{
+			open: func(ctx context.Context, log zerolog.Logger) (store.Store, error) {
+				return redis.Open(ctx, o.url, redis.Options{Log: log, NoMigrate: !o.migrate})
+			},
+			status: func(ctx context.Context) (migration.Status, error) { return redis.SchemaStatus(ctx, o.url) },
+			down:   func(ctx context.Context) (migration.Step, error) { return redis.MigrateDown(ctx, o.url) },
+		}, nil
 	}
 	// The rest of the URL may hold a password, so only the scheme is shown.
-	return nil, &usageError{"--store", fmt.Sprintf("must be sqlite:PATH, postgres://… or redis://…, got the scheme %q", scheme)}
+	return backend{}, &usageError{"--store", fmt.Sprintf("must be sqlite:PATH, postgres://… or redis://…, got the scheme %q", scheme)}
+}
+
+func (o storeOptions) openFile(ctx context.Context, path string, log zerolog.Logger) (store.Store, error) {
+	if o.migrate {
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			return nil, fmt.Errorf("cannot create the store's folder: %w", err)
+		}
+	}
+	return sqlite.Open(ctx, path, sqlite.Options{Log: log, NoMigrate: !o.migrate})
 }

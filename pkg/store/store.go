@@ -473,6 +473,14 @@ type Upkeep interface {
 	Ping(ctx context.Context) error
 	// Recount counts the rows of a namespace, ignoring kept counts.
 	Recount(ctx context.Context, ns string) (Usage, error)
+	// Examine tells what is kept about the jobs of a namespace and is not so:
+	// counts, lanes, indexes, payloads without a job. Jobs themselves are
+	// believed. It finds nothing in a sound store, however busy, and so in one
+	// that was never used. With repair it also makes it so, under the locks of
+	// every other writer, and returns what it found then; all of it is mended but
+	// what is [Broken]. It deletes no job. It reads every job of the namespace,
+	// which may take minutes: its deadline is long.
+	Examine(ctx context.Context, ns string, repair bool) ([]Finding, error)
 	// Close releases everything. No operation may follow or be running.
 	Close() error
 }

@@ -6,54 +6,20 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
-	"regexp"
-	"strconv"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"flexiq/pkg/store/migration"
 )
 
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
 
-// migration is one numbered step of the schema.
-type migration struct {
-	version int64
-	oldest  int64 // the oldest program that may use the schema, by the highest migration that it knows
-	sql     string
-}
+// migrations are the embedded steps in order.
+var migrations = migration.MustLoad(migrationFiles, "migrations")
 
-var oldestProgram = regexp.MustCompile(`(?m)^-- oldest program: (\d+)$`)
-
-// migrations are the embedded steps in order. A program's version in the
-// sense of the schema is the number of the last one.
-var migrations = mustLoad()
-
-func mustLoad() []migration {
-	entries, err := migrationFiles.ReadDir("migrations")
-	if err != nil {
-		panic(err)
-	}
-	var out []migration
-	for i, e := range entries {
-		sql, err := migrationFiles.ReadFile("migrations/" + e.Name())
-		if err != nil {
-			panic(err)
-		}
-		number, _, _ := strings.Cut(e.Name(), "_")
-		version, err := strconv.ParseInt(number, 10, 64)
-		oldest := oldestProgram.FindSubmatch(sql)
-		if err != nil || version != int64(i+1) || oldest == nil {
-			panic("postgres: migration " + e.Name() + " must be numbered in sequence and name its oldest program")
-		}
-		m := migration{version: version, sql: string(sql)}
-		m.oldest, _ = strconv.ParseInt(string(oldest[1]), 10, 64) // digits by the pattern
-		out = append(out, m)
-	}
-	return out
-}
-
-func programVersion() int64 { return migrations[len(migrations)-1].version }
+func programVersion() int64 { return migrations.Program() }
 
 // schema is the schema of a store as seen by one connection.
 type schema struct {
@@ -65,18 +31,12 @@ type schema struct {
 // date if it may.
 func (s schema) check(ctx context.Context, migrating bool) error {
 	version, oldest, err := s.version(ctx)
-	switch program := programVersion(); {
-	case err != nil:
+	if err != nil {
 		return err
-	case oldest > program:
-		return fmt.Errorf("the store has schema %d, which needs a program of version %d or newer; this one has version %d: upgrade it",
-			version, oldest, program)
-	case version >= program:
-		return nil
-	case !migrating && version == 0:
-		return errors.New("the store has no schema and migrations are off: run flexiqd migrate")
-	case !migrating:
-		return fmt.Errorf("the store has schema %d, this program needs %d and migrations are off: run flexiqd migrate", version, program)
+	}
+	migrate, err := migrations.Check(version, oldest, migrating)
+	if err != nil || !migrate {
+		return err
 	}
 	return s.migrate(ctx)
 }
@@ -106,15 +66,7 @@ const createVersions = `create table if not exists flexiq.schema_versions (
 // migrate applies what is missing, all or nothing. Another process that starts
 // at the same time waits for the lock, and then finds nothing to do.
 func (s schema) migrate(ctx context.Context) error {
-	return pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
-		for _, setting := range []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"} {
-			if _, err := tx.Exec(ctx, "set local "+setting+" = 0"); err != nil {
-				return err
-			}
-		}
-		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1)`, s.lockKey()); err != nil {
-			return err
-		}
+	return s.locked(ctx, func(tx pgx.Tx) error {
 		version, _, err := s.version(ctx)
 		if err != nil {
 			return err
@@ -124,20 +76,101 @@ func (s schema) migrate(ctx context.Context) error {
 				return err
 			}
 		}
-		for _, m := range migrations {
-			if m.version <= version {
-				continue
-			}
-			if _, err := s.conn.PgConn().Exec(ctx, inSchema(m.sql, s.name)).ReadAll(); err != nil {
-				return fmt.Errorf("migration %d: %w", m.version, err)
+		for _, m := range migrations.After(version) {
+			if _, err := s.conn.PgConn().Exec(ctx, inSchema(m.SQL, s.name)).ReadAll(); err != nil {
+				return fmt.Errorf("migration %d: %w", m.Version, err)
 			}
 			done := inSchema(`insert into flexiq.schema_versions (version, oldest_program) values ($1, $2)`, s.name)
-			if _, err := tx.Exec(ctx, done, m.version, m.oldest); err != nil {
+			if _, err := tx.Exec(ctx, done, m.Version, m.Oldest); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+// locked runs fn in a transaction without the limits of short ones, in which no
+// other process migrates the schema.
+func (s schema) locked(ctx context.Context, fn func(pgx.Tx) error) error {
+	return pgx.BeginFunc(ctx, s.conn, func(tx pgx.Tx) error {
+		for _, setting := range []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"} {
+			if _, err := tx.Exec(ctx, "set local "+setting+" = 0"); err != nil {
+				return err
+			}
+		}
+		if _, err := tx.Exec(ctx, `select pg_advisory_xact_lock($1)`, s.lockKey()); err != nil {
+			return err
+		}
+		return fn(tx)
+	})
+}
+
+// down takes the last step back.
+func (s schema) down(ctx context.Context) (step migration.Step, err error) {
+	err = s.locked(ctx, func(tx pgx.Tx) error {
+		version, _, err := s.version(ctx)
+		if err != nil {
+			return err
+		}
+		if step, err = migrations.Last(version); err != nil {
+			return err
+		}
+		if _, err := s.conn.PgConn().Exec(ctx, inSchema(step.Down, s.name)).ReadAll(); err != nil {
+			return fmt.Errorf("migration %d down: %w", version, err)
+		}
+		_, err = tx.Exec(ctx, inSchema(`delete from flexiq.schema_versions where version = $1`, s.name), version)
+		return err
+	})
+	return step, err
+}
+
+// SchemaStatus tells where a store's schema stands; empty is "flexiq". It changes nothing.
+func SchemaStatus(ctx context.Context, url, name string) (out migration.Status, err error) {
+	err = withSchema(ctx, url, name, func(ctx context.Context, s schema) error {
+		version, oldest, err := s.version(ctx)
+		out = migrations.Status(version, oldest)
+		return err
+	})
+	return out, err
+}
+
+// MigrateDown takes the last step of a store's schema back, and returns it; the
+// empty name is "flexiq". It is an error when that would delete data. No other
+// process may have the store open.
+func MigrateDown(ctx context.Context, url, name string) (step migration.Step, err error) {
+	err = withSchema(ctx, url, name, func(ctx context.Context, s schema) error {
+		step, err = s.down(ctx)
+		return err
+	})
+	return step, err
+}
+
+// withSchema runs fn on a session of its own.
+func withSchema(ctx context.Context, url, name string, fn func(context.Context, schema) error) error {
+	ctx, cancel := context.WithTimeout(ctx, migrateTimeout)
+	defer cancel()
+	if name == "" {
+		name = defaultSchema
+	}
+	config, err := pgxpool.ParseConfig(url) // the URL may have options of the pool
+	if err != nil {
+		return errURL
+	}
+	if err := checkSchemaName(name); err != nil {
+		return err
+	}
+	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+	if err != nil {
+		return fmt.Errorf("postgres: %w", err)
+	}
+	err = fn(ctx, schema{conn, name})
+	if closing := conn.Close(ctx); err == nil {
+		err = closing
+	}
+	if err != nil {
+		return fmt.Errorf("postgres: %w", err)
+	}
+	return nil
 }
 
 // create makes the schema with nothing in it but its version. A schema that

@@ -64,6 +64,15 @@ const (
 // identifier and inside a text.
 var schemaName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`)
 
+func checkSchemaName(name string) error {
+	if !schemaName.MatchString(name) {
+		return fmt.Errorf("postgres: the schema %q is not a plain name of letters, digits and underscores", name)
+	}
+	return nil
+}
+
+var errURL = errors.New("postgres: the URL cannot be read") // the parser's error may show the password
+
 // Options of [Open]. The zero value is usable.
 type Options struct {
 	// Schema holds the tables; empty is "flexiq". Open creates it.
@@ -106,7 +115,7 @@ var _ store.Store = (*Store)(nil)
 func Open(ctx context.Context, url string, o Options) (*Store, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		return nil, errors.New("postgres: the URL cannot be read") // the error shows the password
+		return nil, errURL
 	}
 	return open(ctx, config, o)
 }
@@ -121,8 +130,8 @@ func open(ctx context.Context, config *pgxpool.Config, o Options) (*Store, error
 	if o.MaxConns <= 0 {
 		o.MaxConns = defaultMaxConns
 	}
-	if !schemaName.MatchString(o.Schema) {
-		return nil, fmt.Errorf("postgres: the schema %q is not a plain name of letters, digits and underscores", o.Schema)
+	if err := checkSchemaName(o.Schema); err != nil {
+		return nil, err
 	}
 	s := &Store{sql: qualify(o.Schema), now: o.Now, log: o.Log, timeout: o.Timeout}
 	config.MaxConns = int32(o.MaxConns)

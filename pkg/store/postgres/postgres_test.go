@@ -39,6 +39,21 @@ var backend = storetest.Backend{
 		shell(t, address, `insert into flexiq.settings (key, value) values ($1, $2) on conflict (scope, key) do update set value = excluded.value`,
 			namespace.QuotaKey(ns), string(raw))
 	},
+	Drifts: drifts(map[string]string{
+		"usage":                 "update flexiq.usage set pending = pending + 1, running = running - 1 where ns = $1",
+		"no usage":              "delete from flexiq.usage where ns = $1",
+		"history":               "update flexiq.history set archived = 0, dead = dead + 7, shed = -1 where ns = $1",
+		"no history":            "delete from flexiq.history where ns = $1",
+		"lanes":                 "update flexiq.lanes set pending = pending + 1, running = running + 1 where ns = $1",
+		"a missing lane":        "delete from flexiq.lanes where ns = $1 and queue = 'other'",
+		"a lane without jobs":   "insert into flexiq.lanes (ns, queue, lane, rank, pending, running) values ($1, 'nobody', 't', 3, 2, 0)",
+		"a front too late":      "update flexiq.lanes set front_at = front_at + 1 where ns = $1",
+		"a front of no job":     "update flexiq.lanes set front_id = gen_random_uuid() where ns = $1",
+		"a lane without front":  "update flexiq.lanes set front_at = null, front_id = null where ns = $1",
+		"a payload without job": "insert into flexiq.payloads (ns, id, body) values ($1, gen_random_uuid(), 'x')",
+		"a payload in two places": `insert into flexiq.payloads (ns, id, body)
+			select ns, id, 'x' from flexiq.jobs where ns = $1 and aside = 0 limit 1`,
+	}),
 	Poison: func(t testing.TB, address, task string) func() {
 		shell(t, address, `create function flexiq.poison() returns trigger language plpgsql as 'begin raise exception ''poisoned''; end'`)
 		for _, table := range []string{"jobs", "dead_letters"} {
@@ -47,6 +62,15 @@ var backend = storetest.Backend{
 		}
 		return func() { shell(t, address, "drop function flexiq.poison cascade") }
 	},
+}
+
+// drifts makes statements that take a namespace into ways to drift.
+func drifts(statements map[string]string) map[string]func(testing.TB, string, string) {
+	out := make(map[string]func(testing.TB, string, string))
+	for name, sql := range statements {
+		out[name] = func(t testing.TB, address, ns string) { shell(t, address, sql, ns) }
+	}
+	return out
 }
 
 // shell runs a statement as somebody with psql would.

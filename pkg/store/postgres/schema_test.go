@@ -3,12 +3,14 @@ package postgres
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"flexiq/pkg/job"
 	"flexiq/pkg/store"
+	"flexiq/pkg/store/migration"
 	"flexiq/pkg/testkit"
 )
 
@@ -161,4 +163,42 @@ func TestScribbledQuota(t *testing.T) {
 			t.Errorf("%s: %+v", c.key, stamp)
 		}
 	}
+}
+
+// TestMigrateDown is not parallel to others: it replaces the list of migrations.
+func TestMigrateDown(t *testing.T) {
+	url, schema := testkit.PostgresSchema(t)
+	status := func(want int64) migration.Status {
+		t.Helper()
+		got, err := SchemaStatus(t.Context(), url, schema)
+		if err != nil || got.Version != want {
+			t.Fatalf("got %+v, %v, want version %d", got, err, want)
+		}
+		return got
+	}
+	refused := func(want string) {
+		t.Helper()
+		if _, err := MigrateDown(t.Context(), url, schema); err == nil || !strings.Contains(err.Error(), want) {
+			t.Fatalf("got %v, want %q", err, want)
+		}
+	}
+	status(0)
+	refused("no schema")
+	before := migrations
+	t.Cleanup(func() { migrations = before })
+	next := programVersion() + 1
+	migrations = append(slices.Clone(before), migration.Step{Version: next, Name: "extra", Oldest: 1,
+		SQL: "create table flexiq.extra (x int)", Down: "drop table flexiq.extra"})
+	openAt(t, url, Options{Schema: schema})
+	if got := status(next); got.Oldest != 1 || got.Program != next {
+		t.Fatalf("got %+v", got)
+	}
+	if step, err := MigrateDown(t.Context(), url, schema); err != nil || step.Name != "extra" {
+		t.Fatalf("got %+v, %v", step, err)
+	}
+	status(next - 1)
+	if n := ask(t, url, "select count(*) from pg_tables where schemaname = $1 and tablename = 'extra'", schema); n != 0 {
+		t.Error("the table is still there")
+	}
+	refused("would delete every job")
 }

@@ -59,7 +59,7 @@ func (s *Store) write(ctx context.Context, op string, fn func(context.Context, *
 // tryWrite is write without the translation of errors.
 func (s *Store) tryWrite(ctx context.Context, fn func(context.Context, *tx) error) error {
 	for attempt := 1; ; attempt++ {
-		again, err := s.once(ctx, fn)
+		again, err := s.once(ctx, s.timeout, fn)
 		if err == nil || !again || attempt == attempts || ctx.Err() != nil {
 			return err
 		}
@@ -67,8 +67,8 @@ func (s *Store) tryWrite(ctx context.Context, fn func(context.Context, *tx) erro
 }
 
 // once runs fn in one transaction and tells, of an error, whether to try again.
-func (s *Store) once(ctx context.Context, fn func(context.Context, *tx) error) (again bool, err error) {
-	own, cancel := context.WithTimeout(ctx, s.timeout)
+func (s *Store) once(ctx context.Context, timeout time.Duration, fn func(context.Context, *tx) error) (again bool, err error) {
+	own, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	conn, err := s.pool.Acquire(own)
 	if err != nil {

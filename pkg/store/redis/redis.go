@@ -152,12 +152,10 @@ func (s *Store) format(ctx context.Context, create bool) error {
 	if create {
 		first = formatNow
 	}
-	c := s.on(installation, formatScript, first)
-	if err := s.run(ctx, once, c); err != nil {
+	found, oldest, err := s.readFormat(ctx, first)
+	switch {
+	case err != nil:
 		return err
-	}
-	r := c.list()
-	switch found, oldest := r.int(), r.int(); {
 	case found == 0:
 		return fmt.Errorf("redis: there is no store under the prefix %q", s.prefix)
 	case oldest > formatNow:

@@ -2,6 +2,7 @@ package redis
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +50,50 @@ var backend = storetest.Backend{
 			t.Fatal(err)
 		}
 	},
+	Drifts: drifts(),
+}
+
+// drifts are Redis commands, whose first argument is a key of the namespace.
+func drifts() map[string]func(testing.TB, string, string) {
+	out := make(map[string]func(testing.TB, string, string))
+	for name, command := range map[string][]any{
+		"jobs in no index of live ones":  {"del", "live"},
+		"leases of no job":               {"zadd", "running", 1, "nobody"},
+		"running jobs without a lease":   {"del", "running"},
+		"a worker of no job":             {"hset", "workers", "nobody", "w"},
+		"no archive":                     {"del", "archive"},
+		"no archive by time":             {"del", "archived"},
+		"dead letters in no index":       {"del", "dead"},
+		"dead letters at another time":   {"zadd", "died", 7, "nobody"},
+		"shed jobs in no index":          {"del", "shed"},
+		"unique keys of nobody":          {"hset", "unique", "k", "nobody"},
+		"unique keys without holder":     {"del", "unique"},
+		"debounce keys of nobody":        {"zadd", "debounce", 0, "k\x00nobody"},
+		"debounced jobs in no index":     {"del", "debounce"},
+		"a lane without its pending job": {"del", "p:other\x00122"},
+		"a pending job in no lane":       {"zadd", "p:nobody\x00127", 5, "nobody"},
+		"no lanes":                       {"del", "lanes"},
+		"a lane without jobs":            {"zadd", "lanes", 0, "nobody\x00127"},
+		"no lanes of a rank":             {"del", "f:127"},
+		"lanes of another rank":          {"zadd", "f:007", 5, "other\x00122"},
+		"no ranks":                       {"del", "ranks"},
+		"a payload without job":          {"set", "b:nobody", "x"},
+		"a result without job":           {"set", "r:nobody", "x"},
+	} {
+		out[name] = func(t testing.TB, address, ns string) {
+			s, err := openAddress(t.Context(), address, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer s.Close()
+			args := slices.Clone(command)
+			args[1] = s.key(tag(ns), args[1].(string))
+			if n, err := s.db.Do(t.Context(), args...).Result(); err != nil || n == int64(0) {
+				t.Fatalf("%s changed nothing: %v, %v", name, n, err)
+			}
+		}
+	}
+	return out
 }
 
 func openAddress(ctx context.Context, address string, now func() time.Time) (*Store, error) {

@@ -52,6 +52,7 @@ var (
 	jobScript       = newScript("job")
 	listScript      = newScript("jobs", "list")
 	usageScript     = newScript("bucket", "usage")
+	examineScript   = newScript("jobs", "examine")
 	quotaScript     = newScript("quota")
 	putScript       = newScript("bucket", "trail", "put")
 	adoptScript     = newScript("adopt")

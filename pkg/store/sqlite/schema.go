@@ -3,12 +3,11 @@ package sqlite
 import (
 	"embed"
 	"fmt"
-	"regexp"
-	"strconv"
-	"strings"
 	"time"
 
 	"zombiezen.com/go/sqlite/sqlitex"
+
+	"flexiq/pkg/store/migration"
 )
 
 // applicationID marks a file as a FlexiQ store: "FLXQ".
@@ -17,44 +16,10 @@ const applicationID = 0x464c5851
 //go:embed migrations/*.sql
 var migrationFiles embed.FS
 
-// migration is one numbered step of the schema.
-type migration struct {
-	version int64
-	oldest  int64 // the oldest program that may use the schema, by the highest migration that it knows
-	sql     string
-}
+// migrations are the embedded steps in order.
+var migrations = migration.MustLoad(migrationFiles, "migrations")
 
-var oldestProgram = regexp.MustCompile(`(?m)^-- oldest program: (\d+)$`)
-
-// migrations are the embedded steps in order. A program's version in the
-// sense of the schema is the number of the last one.
-var migrations = mustLoad()
-
-func mustLoad() []migration {
-	entries, err := migrationFiles.ReadDir("migrations")
-	if err != nil {
-		panic(err)
-	}
-	var out []migration
-	for i, e := range entries {
-		sql, err := migrationFiles.ReadFile("migrations/" + e.Name())
-		if err != nil {
-			panic(err)
-		}
-		number, _, _ := strings.Cut(e.Name(), "_")
-		version, err := strconv.ParseInt(number, 10, 64)
-		oldest := oldestProgram.FindSubmatch(sql)
-		if err != nil || version != int64(i+1) || oldest == nil {
-			panic("sqlite: migration " + e.Name() + " must be numbered in sequence and name its oldest program")
-		}
-		m := migration{version: version, sql: string(sql)}
-		m.oldest, _ = strconv.ParseInt(string(oldest[1]), 10, 64) // digits by the pattern
-		out = append(out, m)
-	}
-	return out
-}
-
-func programVersion() int64 { return migrations[len(migrations)-1].version }
+func programVersion() int64 { return migrations.Program() }
 
 // recognise refuses a database that is something else, before anything is
 // changed in it.
@@ -91,18 +56,12 @@ func (c *conn) schemaVersion() (version, oldest int64, err error) {
 // to date if it may.
 func (c *conn) checkSchema(migrating bool, now time.Time) error {
 	version, oldest, err := c.schemaVersion()
-	switch program := programVersion(); {
-	case err != nil:
+	if err != nil {
 		return err
-	case oldest > program:
-		return fmt.Errorf("the store has schema %d, which needs a program of version %d or newer; this one has version %d: upgrade it",
-			version, oldest, program)
-	case version >= program:
-		return nil
-	case !migrating && version == 0:
-		return fmt.Errorf("the store has no schema and migrations are off: run flexiqd migrate")
-	case !migrating:
-		return fmt.Errorf("the store has schema %d, this program needs %d and migrations are off: run flexiqd migrate", version, program)
+	}
+	migrate, err := migrations.Check(version, oldest, migrating)
+	if err != nil || !migrate {
+		return err
 	}
 	return c.migrate(now)
 }
@@ -127,14 +86,11 @@ func (c *conn) migrate(now time.Time) (err error) {
 	if err != nil {
 		return err
 	}
-	for _, m := range migrations {
-		if m.version <= version {
-			continue
+	for _, m := range migrations.After(version) {
+		if err := sqlitex.ExecScript(c.Conn, m.SQL); err != nil {
+			return fmt.Errorf("migration %d: %w", m.Version, err)
 		}
-		if err := sqlitex.ExecScript(c.Conn, m.sql); err != nil {
-			return fmt.Errorf("migration %d: %w", m.version, err)
-		}
-		err := c.exec("INSERT INTO schema_versions (version, oldest_program, applied_at) VALUES (?, ?, ?)", m.version, m.oldest, now)
+		err := c.exec("INSERT INTO schema_versions (version, oldest_program, applied_at) VALUES (?, ?, ?)", m.Version, m.Oldest, now)
 		if err != nil {
 			return err
 		}

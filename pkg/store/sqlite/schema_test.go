@@ -13,6 +13,7 @@ import (
 
 	"flexiq/pkg/fault"
 	"flexiq/pkg/store"
+	"flexiq/pkg/store/migration"
 )
 
 func TestOpenRefuses(t *testing.T) {
@@ -133,17 +134,17 @@ func TestMigrations(t *testing.T) {
 	openAt(t, path, Options{}).Close()
 	before := migrations
 	t.Cleanup(func() { migrations = before })
-	next := migration{version: programVersion() + 1, oldest: programVersion() + 1, sql: "CREATE TABLE extra (x); INSERT INTO extra VALUES (7);"}
+	next := migration.Step{Version: programVersion() + 1, Oldest: programVersion() + 1, SQL: "CREATE TABLE extra (x); INSERT INTO extra VALUES (7);"}
 
 	migrations = append(slices.Clone(before), next)
 	if _, err := Open(t.Context(), path, Options{NoMigrate: true}); err == nil || !strings.Contains(err.Error(), "this program needs") {
 		t.Fatalf("an old schema with migrations off: got %v", err)
 	}
-	migrations = append(slices.Clone(before), next, migration{version: next.version + 1, oldest: 1, sql: "CREATE TABLE extra (x)"})
+	migrations = append(slices.Clone(before), next, migration.Step{Version: next.Version + 1, Oldest: 1, SQL: "CREATE TABLE extra (x)"})
 	if _, err := Open(t.Context(), path, Options{}); err == nil || !strings.Contains(err.Error(), "already exists") {
 		t.Fatalf("a bad migration: got %v", err)
 	}
-	if n := ask(t, path, "SELECT max(version) FROM schema_versions"); n != next.version-1 {
+	if n := ask(t, path, "SELECT max(version) FROM schema_versions"); n != next.Version-1 {
 		t.Fatalf("a failed migration left version %d", n)
 	}
 	migrations = append(slices.Clone(before), next)
@@ -272,4 +273,42 @@ func TestCountsFollowWhateverWrites(t *testing.T) {
 	if n := ask(t, path, "SELECT count(*) FROM lanes"); n != 0 {
 		t.Errorf("%d lanes are left without a job", n)
 	}
+}
+
+// TestMigrateDown is not parallel to others: it replaces the list of migrations.
+func TestMigrateDown(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "store.db")
+	if _, err := SchemaStatus(t.Context(), path); err == nil {
+		t.Error("a file that is not there has a status")
+	}
+	before := migrations
+	t.Cleanup(func() { migrations = before })
+	next := programVersion() + 1
+	migrations = append(slices.Clone(before), migration.Step{Version: next, Name: "extra", Oldest: 1,
+		SQL: "CREATE TABLE extra (x)", Down: "DROP TABLE extra"})
+	s, err := Open(t.Context(), path, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	status := func(want int64) {
+		t.Helper()
+		if got, err := SchemaStatus(t.Context(), path); err != nil || got.Version != want || got.Program != next {
+			t.Fatalf("got %+v, %v, want version %d", got, err, want)
+		}
+	}
+	status(next)
+	if step, err := MigrateDown(t.Context(), path); err != nil || step.Name != "extra" {
+		t.Fatalf("got %+v, %v", step, err)
+	}
+	status(next - 1)
+	if n := ask(t, path, "SELECT count(*) FROM sqlite_schema WHERE name = 'extra'"); n != 0 {
+		t.Error("the table is still there")
+	}
+	if _, err := MigrateDown(t.Context(), path); err == nil || !strings.Contains(err.Error(), "would delete every job") {
+		t.Fatalf("the first step: %v", err)
+	}
+	status(next - 1)
 }

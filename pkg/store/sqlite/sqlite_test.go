@@ -43,6 +43,19 @@ var backend = storetest.Backend{
 		shell(t, address, "INSERT INTO settings (key, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
 			namespace.QuotaKey(ns), string(raw))
 	},
+	Drifts: drifts(map[string]string{
+		"usage":                 "UPDATE usage SET pending = pending + 1, running = running - 1 WHERE ns = %[1]s",
+		"no usage":              "DELETE FROM usage WHERE ns = %[1]s",
+		"history":               "UPDATE history SET archived = 0, dead = dead + 7, shed = -1 WHERE ns = %[1]s",
+		"no history":            "DELETE FROM history WHERE ns = %[1]s",
+		"lanes":                 "UPDATE lanes SET pending = pending + 1, running = running + 1 WHERE ns = %[1]s",
+		"a missing lane":        "DELETE FROM lanes WHERE ns = %[1]s AND queue = 'other'",
+		"a lane without jobs":   "INSERT INTO lanes (ns, queue, lane, rank, pending) VALUES (%[1]s, 'nobody', 't', 3, 2)",
+		"an empty lane":         "INSERT INTO lanes (ns, queue, lane, rank) VALUES (%[1]s, 'nobody', '', 0)",
+		"a payload without job": "INSERT INTO payloads (ns, id, body) VALUES (%[1]s, 'x', zeroblob(9))",
+		"a payload in two places": `INSERT INTO payloads (ns, id, body) SELECT ns, id, zeroblob(9) FROM jobs
+			WHERE ns = %[1]s AND aside = 0 LIMIT 1`,
+	}),
 	Poison: func(t testing.TB, address, task string) func() {
 		for _, table := range []string{"jobs", "dead_letters"} {
 			shell(t, address, fmt.Sprintf(`CREATE TRIGGER poison_%s BEFORE INSERT ON %s WHEN NEW.task = '%s'
@@ -53,6 +66,17 @@ var backend = storetest.Backend{
 			shell(t, address, "DROP TRIGGER poison_dead_letters")
 		}
 	},
+}
+
+// drifts makes statements, with a namespace's number put in, into ways to drift.
+func drifts(statements map[string]string) map[string]func(testing.TB, string, string) {
+	out := make(map[string]func(testing.TB, string, string))
+	for name, query := range statements {
+		out[name] = func(t testing.TB, address, ns string) {
+			shell(t, address, fmt.Sprintf(query, "(SELECT id FROM namespaces WHERE name = ?1)"), ns)
+		}
+	}
+	return out
 }
 
 // template is an empty store's file. Copies of it save the time of many migrations.

@@ -28,7 +28,11 @@ var (
 // write runs fn in a transaction that holds the write lock of the file. It
 // commits when fn returns nil. A transaction that changed nothing costs no sync.
 func (s *Store) write(ctx context.Context, op string, fn func(*tx) error) error {
-	own, cancel := context.WithTimeout(ctx, s.timeout)
+	return s.writeWithin(ctx, s.timeout, op, fn)
+}
+
+func (s *Store) writeWithin(ctx context.Context, timeout time.Duration, op string, fn func(*tx) error) error {
+	own, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	c, err := s.take(own, s.writer)
 	if err != nil {
@@ -58,7 +62,11 @@ func (s *Store) write(ctx context.Context, op string, fn func(*tx) error) error 
 
 // read runs fn in a transaction that sees one state of the store. It must be short.
 func (s *Store) read(ctx context.Context, op string, fn func(*tx) error) error {
-	own, cancel := context.WithTimeout(ctx, s.timeout)
+	return s.readWithin(ctx, s.timeout, op, fn)
+}
+
+func (s *Store) readWithin(ctx context.Context, timeout time.Duration, op string, fn func(*tx) error) error {
+	own, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	c, err := s.take(own, s.reader)
 	if err != nil {

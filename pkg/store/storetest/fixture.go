@@ -87,6 +87,13 @@ func (f *fixture) recount(s store.Store) {
 			if diff := cmp.Diff(countsOf(counted), countsOf(kept[0])); diff != "" {
 				f.Errorf("namespace %q: the kept counts are not those of the rows (-recount +usage):\n%s", ns, diff)
 			}
+			switch found, err := s.Examine(f.ctx, ns, false); {
+			case err != nil:
+				f.Errorf("Examine: %v", err)
+				return
+			case len(found) > 0:
+				f.Errorf("namespace %q: what is kept is not what its jobs say: %+v", ns, found)
+			}
 		}
 		if after = page.Next; after == "" {
 			return

@@ -39,6 +39,9 @@ var memory = storetest.Backend{
 	Scribble: func(_ testing.TB, address, namespace string, raw []byte) {
 		world(address).Scribble(namespace, raw)
 	},
+	Drifts: map[string]func(testing.TB, string, string){
+		"a count": func(_ testing.TB, address, namespace string) { world(address).Skew(namespace, 3) },
+	},
 	Poison: func(_ testing.TB, address, task string) func() {
 		world(address).Poison(task)
 		return func() { world(address).Poison("") }

@@ -39,6 +39,12 @@ type Backend struct {
 	// door, as an operator with a database shell would.
 	Scribble func(t testing.TB, address, namespace string, raw []byte)
 
+	// Drifts are ways to make what is kept of a namespace's jobs wrong past the
+	// door, by name. Each works on a namespace that has pending, running,
+	// archived, dead and shed jobs, some with long payloads and keys, and takes
+	// nothing from a job.
+	Drifts map[string]func(t testing.TB, address, namespace string)
+
 	// Poison makes the database itself refuse to insert jobs of the given task,
 	// until heal is called. Nil where a database cannot be made to.
 	Poison func(t testing.TB, address, task string) (heal func())
@@ -87,6 +93,7 @@ var groups = []group{
 	{"Quotas", quotaCases},
 	{"Tokens", tokenCases},
 	{"Trail", trailCases},
+	{"Examine", examineCases},
 	{"Crowd", crowdCases},
 	{"Processes", processCases},
 	{"Model", machineCases},

@@ -29,13 +29,14 @@ type World struct {
 	records  int            // ever written
 	changes  []store.Change // the change number is the index + 1
 	term     int64
-	lease    int64  // leases given out
-	poison   string // a task whose jobs cannot be inserted
+	lease    int64            // leases given out
+	poison   string           // a task whose jobs cannot be inserted
+	skew     map[string]int64 // how far the kept count of pending jobs is off, by namespace
 }
 
 // New makes an empty world.
 func New() *World {
-	return &World{spaces: map[string]*space{}, tokens: map[string]*store.Token{}}
+	return &World{spaces: map[string]*space{}, tokens: map[string]*store.Token{}, skew: map[string]int64{}}
 }
 
 // Open makes a handle with a clock of its own.
@@ -197,6 +198,7 @@ func (s *Store) Usage(ctx context.Context, namespaces []string) ([]store.Usage, 
 	out := make([]store.Usage, len(namespaces))
 	for i, ns := range namespaces {
 		out[i] = s.usage(ns)
+		out[i].Pending += s.skew[ns]
 	}
 	return out, nil
 }
@@ -224,6 +226,29 @@ func (s *Store) Recount(_ context.Context, ns string) (store.Usage, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.usage(ns), nil
+}
+
+// Skew makes the kept count of a namespace's pending jobs wrong. Only Usage
+// shows it: this store decides by its rows.
+func (w *World) Skew(ns string, by int64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.skew[ns] += by
+}
+
+// Examine implements [store.Upkeep].
+func (s *Store) Examine(_ context.Context, ns string, repair bool) ([]store.Finding, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	by := s.skew[ns]
+	if by == 0 {
+		return nil, nil
+	}
+	if repair {
+		delete(s.skew, ns)
+	}
+	pending := s.usage(ns).Pending
+	return []store.Finding{{Defect: store.Miscounted, Where: "pending", Kept: pending + by, Counted: pending}}, nil
 }
 
 // Namespaces implements [store.Jobs].
