@@ -45,7 +45,7 @@ type serveCommand struct {
 	NATSURL    string `name:"nats-url" help:"Outside NATS server; empty embeds one." env:"FLEXIQ_NATS_URL"`
 	NATSListen string `name:"nats-listen" help:"Address of the embedded NATS server." default:"127.0.0.1:4222" env:"FLEXIQ_NATS_LISTEN"`
 	HTTPListen string `name:"http-listen" help:"Address of HTTP and gRPC." default:"127.0.0.1:8080" env:"FLEXIQ_HTTP_LISTEN"`
-	Insecure   bool   `help:"Accept listeners beyond loopback without TLS, and outside NATS servers without authentication." env:"FLEXIQ_INSECURE"`
+	Insecure   bool   `help:"Accept listeners beyond loopback without TLS, and NATS servers beyond loopback without authentication." env:"FLEXIQ_INSECURE"`
 
 	ClaimLease  time.Duration `help:"Lease of a claim that names none (1s to 1h)." default:"30s" env:"FLEXIQ_CLAIM_LEASE"`
 	MaxPayload  int           `help:"Largest payload of a job in bytes, at most 4194304." default:"262144" env:"FLEXIQ_MAX_PAYLOAD"`

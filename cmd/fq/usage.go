@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	flexiqv1 "flexiq/pkg/api/flexiq/v1"
+	"flexiq/pkg/quota"
 )
 
 type usageCmd struct {
@@ -43,6 +44,10 @@ func (cmd *usageCmd) Run(s *session) error {
 	fmt.Fprintln(s.out)
 	t.row("LIMIT", "VALUE", "NOW", "OVER BY")
 	for _, l := range res.GetLimits() {
+		if l.GetField() == quota.EnqueueRate { // its current is what is left, not what is used
+			t.row(l.GetField(), fmt.Sprintf("%d at once", l.GetLimit()), fmt.Sprintf("%d left", l.GetCurrent()), "-")
+			continue
+		}
 		t.row(l.GetField(), l.GetLimit(), l.GetCurrent(), l.GetOver())
 	}
 	return t.write(s.out)

@@ -62,7 +62,7 @@ func TestMethodsAreThoseOfTheDescriptors(t *testing.T) {
 	}
 }
 
-// The table of API.md, on its own: whoever widens a scope must do it twice.
+// The interface's scopes, written out on their own: whoever widens a scope must do it twice.
 func TestScopesOfMethods(t *testing.T) {
 	want := map[string]string{
 		"Enqueue": "produce", "EnqueueBatch": "produce", "EnqueueCalls": "produce", "CancelJobs": "produce",

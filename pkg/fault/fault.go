@@ -21,7 +21,7 @@ import (
 // on them.
 type Reason string
 
-// The reasons of API.md, each with one code (see [Reason.Code]).
+// The reasons of the interface, each with one code (see [Reason.Code]).
 const (
 	QueueFull          Reason = "QUEUE_FULL"
 	RateLimited        Reason = "RATE_LIMITED"

@@ -12,7 +12,7 @@ import (
 	"flexiq/pkg/fault"
 )
 
-// TestReasons fixes the table of API.md.
+// TestReasons fixes the reasons of the interface.
 func TestReasons(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

@@ -342,7 +342,7 @@ func TestASlowServerDoesNotCostTheLease(t *testing.T) {
 }
 
 // A server that is away for less than the lease less its margin costs nobody
-// the lease either: DESIGN's three-node cluster needs up to 7.4 s of 15.
+// the lease either: a three-node cluster was measured to need up to 7.4 s of 15.
 func TestAShortOutageDoesNotCostTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newSimElection(1, 2, DefaultTTL, network{high: 2 * time.Millisecond})

@@ -41,7 +41,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestEncode fixes the wire form of DESIGN §3.
+// TestEncode fixes the wire form, which clients rely on.
 func TestEncode(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ name, token string }{
@@ -78,7 +78,7 @@ func TestDecodeIsStrict(t *testing.T) {
 	}
 }
 
-// TestQuotaKey fixes the settings keys of SPEC §2.
+// TestQuotaKey fixes the settings keys, which stores keep.
 func TestQuotaKey(t *testing.T) {
 	t.Parallel()
 	tests := []struct{ name, key string }{

@@ -25,7 +25,7 @@ func holding(rate quota.Rate, n int64) quota.Bucket {
 	return quota.Bucket{}.Refill(rate, start).Take(rate.Count - n)
 }
 
-// TestRefusals fixes the texts and details of SPEC §3.
+// TestRefusals fixes the texts and details, which are interfaces.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

@@ -1,4 +1,4 @@
-// Package wire carries the domain over the interface of API.md: protobuf
+// Package wire carries the domain over the interface: protobuf
 // messages to jobs and back, page tokens, and the report that admission
 // publishes for usage.
 //

@@ -49,7 +49,7 @@ type Config struct {
 	Lease time.Duration
 }
 
-// DefaultConfig is SPEC's: a sweep a minute; archive 30 days, dead letters and
+// DefaultConfig is a sweep a minute; archive 30 days, dead letters and
 // audit 90.
 func DefaultConfig() Config {
 	const day = 24 * time.Hour
