@@ -66,6 +66,7 @@ type listPrinter[Item proto.Message] struct {
 
 func (l listing[Res, Item]) begin(s *session) *listPrinter[Item] {
 	p := &listPrinter[Item]{s: s, name: l.name, row: l.row}
+	p.table.steady = true
 	p.table.row(l.header...)
 	return p
 }
@@ -74,6 +75,9 @@ func (p *listPrinter[Item]) page(items []Item) error {
 	if !p.s.json() {
 		for _, item := range items {
 			p.table.row(p.row(item)...)
+		}
+		if len(items) == 0 {
+			return nil // the header waits for rows to be aligned with
 		}
 		return p.table.write(p.s.out)
 	}
@@ -107,6 +111,9 @@ func (p *listPrinter[Item]) end(token string) error {
 			b = append([]byte(p.opening()), b...)
 		}
 		_, err := p.s.out.Write(append(appendString(b, token), "}\n"...))
+		return err
+	}
+	if err := p.table.write(p.s.out); err != nil { // the header of an empty list
 		return err
 	}
 	if token != "" {

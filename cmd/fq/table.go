@@ -14,7 +14,9 @@ import (
 
 // table prints aligned columns, without lines or colours.
 type table struct {
-	rows [][]string
+	rows   [][]string
+	steady bool  // later writes keep the columns of earlier ones, or widen them
+	widths []int // of a steady table
 }
 
 func (t *table) row(cells ...any) {
@@ -27,7 +29,7 @@ func (t *table) row(cells ...any) {
 
 // write prints the rows gathered so far, and forgets them.
 func (t *table) write(w io.Writer) error {
-	var widths []int
+	widths := t.widths
 	for _, row := range t.rows {
 		for i, c := range row {
 			if i == len(widths) {
@@ -48,6 +50,9 @@ func (t *table) write(w io.Writer) error {
 		b.WriteByte('\n')
 	}
 	t.rows = nil
+	if t.steady {
+		t.widths = widths
+	}
 	_, err := io.WriteString(w, b.String())
 	return err
 }

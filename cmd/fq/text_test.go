@@ -148,3 +148,21 @@ func TestTheBarShowsHowFarItIs(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+func TestASteadyTableKeepsItsColumns(t *testing.T) {
+	var out strings.Builder
+	steady := table{steady: true}
+	steady.row("ID", "QUEUE", "ERROR")
+	steady.row("1", "a-long-queue", "x")
+	if err := steady.write(&out); err != nil {
+		t.Fatal(err)
+	}
+	steady.row("2", "q", "y")
+	if err := steady.write(&out); err != nil {
+		t.Fatal(err)
+	}
+	want := "ID  QUEUE         ERROR\n1   a-long-queue  x\n2   q             y\n"
+	if out.String() != want {
+		t.Errorf("two pages of one table:\n%s\nwant\n%s", &out, want)
+	}
+}

@@ -12,7 +12,7 @@ import (
 )
 
 type workCmd struct {
-	Exec    string        `help:"Command for each job: sh -c CMD, with the job's input on standard input." required:"" placeholder:"CMD"`
+	Exec    string        `help:"Command for each job: sh -c CMD, with the job's input on standard input. Exit 0 completes it, with standard output as its result; 100 makes it dead; anything else fails it, with the end of standard error." required:"" placeholder:"CMD"`
 	Queue   []string      `help:"Queue to take from; may be repeated (default: all)." sep:"none"`
 	Slots   many          `help:"Jobs to run at once." default:"10"`
 	Name    string        `help:"Name that operators see."`
@@ -51,8 +51,12 @@ func (cmd *workCmd) Run(s *session) error {
 	if err == nil && s.ctx.Err() == nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		err = errors.New("the token of --as lives for 5 minutes; for longer work make one: fq tokens create --scope work --namespace NAMESPACE")
 	}
-	if perr := s.printStats(w.Stats()); err == nil {
+	stats := w.Stats()
+	if perr := s.printStats(stats); err == nil {
 		err = perr
+	}
+	if err == nil && stats.Lost > 0 {
+		err = fmt.Errorf("%d outcomes came too late to count: those jobs run again, or have", stats.Lost)
 	}
 	return err
 }
