@@ -236,8 +236,8 @@ func (d *decider) runAt(sp *job.Spec) time.Time {
 	return at.Add(sp.Delay)
 }
 
-// debounce gives the waiting job the new payload and moves it. Its own window
-// and longest wait do not change: they came with the first enqueue.
+// debounce gives the waiting job the new payload and moves it. The call's
+// window and longest wait place it; those kept with the job stay the first call's.
 func (d *decider) debounce(holder *job.Job, sp *job.Spec) {
 	first := holder.CreatedAt
 	at := d.Now.Add(sp.Debounce.Window)
