@@ -261,8 +261,13 @@ func (d *daemon) openServices(ctx context.Context) error {
 			return err
 		}
 		d.methods = append(d.methods, d.dispatchgate.Methods()...)
-		if _, err := d.conn.OnReady(d.dispatchgate.Woken); err != nil {
-			return fmt.Errorf("cannot hear hints: %w", err)
+		for _, hear := range []func() (func(), error){
+			func() (func(), error) { return d.conn.OnReady(d.dispatchgate.Woken) },
+			func() (func(), error) { return d.conn.OnFreed(d.dispatchgate.Freed) },
+		} {
+			if _, err := hear(); err != nil {
+				return fmt.Errorf("cannot hear hints: %w", err)
+			}
 		}
 	}
 	if d.opts.runs(configService) {

@@ -16,6 +16,7 @@ import (
 // reload, a lost one costs time.
 const (
 	subjectReady    = auth.HintPrefix + "ready"
+	subjectFreed    = auth.HintPrefix + "freed"
 	subjectConfig   = auth.HintPrefix + "config."
 	subjectStats    = auth.HintPrefix + "stats.admission"
 	subjectProgress = auth.HintPrefix + "progress"
@@ -26,7 +27,12 @@ const maxReady = 64 << 10
 
 // PublishReady tells dispatchers that namespaces have new work, in one message
 // unless it would be very long.
-func (c *Conn) PublishReady(namespaces []string) {
+func (c *Conn) PublishReady(namespaces []string) { c.hintNames(subjectReady, namespaces) }
+
+// PublishFreed tells dispatchers that namespaces may have a free slot again.
+func (c *Conn) PublishFreed(namespaces []string) { c.hintNames(subjectFreed, namespaces) }
+
+func (c *Conn) hintNames(subject string, namespaces []string) {
 	for len(namespaces) > 0 {
 		n, size := 0, 0
 		for n < len(namespaces) && (n == 0 || size+len(namespaces[n]) < maxReady) {
@@ -34,14 +40,23 @@ func (c *Conn) PublishReady(namespaces []string) {
 			n++
 		}
 		// A name has no control characters, so a line each is unambiguous.
-		c.hint(subjectReady, []byte(strings.Join(namespaces[:n], "\n")))
+		c.hint(subject, []byte(strings.Join(namespaces[:n], "\n")))
 		namespaces = namespaces[n:]
 	}
 }
 
 // OnReady hears of namespaces with new work. fn must not block.
 func (c *Conn) OnReady(fn func(namespaces []string)) (stop func(), err error) {
-	return c.hear(subjectReady, func(m *nats.Msg) {
+	return c.hearNames(subjectReady, fn)
+}
+
+// OnFreed hears of namespaces that may have a free slot. fn must not block.
+func (c *Conn) OnFreed(fn func(namespaces []string)) (stop func(), err error) {
+	return c.hearNames(subjectFreed, fn)
+}
+
+func (c *Conn) hearNames(subject string, fn func(namespaces []string)) (stop func(), err error) {
+	return c.hear(subject, func(m *nats.Msg) {
 		if len(m.Data) > 0 {
 			fn(strings.Split(string(m.Data), "\n"))
 		}

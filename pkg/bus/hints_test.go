@@ -46,6 +46,15 @@ func TestReady(t *testing.T) {
 	if len(heard) > 0 {
 		t.Error("heard after stop")
 	}
+	_, err = to.OnFreed(func(namespaces []string) { heard <- namespaces })
+	if err != nil {
+		t.Fatal(err)
+	}
+	from.PublishReady(names)
+	from.PublishFreed([]string{"a slot"})
+	if got := wait(t, "the hint arrives", heard); !slices.Equal(got, []string{"a slot"}) {
+		t.Errorf("got %q", got)
+	}
 }
 
 type change struct {

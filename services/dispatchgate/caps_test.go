@@ -39,7 +39,10 @@ func TestLostWorker(t *testing.T) {
 	}
 	f.wantUsage("ostler", 2, 1, 0, 0)
 	if hints := f.ears.heard(); len(hints) == 0 || !slices.Equal(hints[0], []string{"ostler"}) {
-		t.Errorf("other gates were told %v", hints)
+		t.Errorf("other gates were told of work of %v", hints)
+	}
+	if hints := f.ears.heardFreed(); len(hints) == 0 || !slices.Equal(hints[0], []string{"ostler"}) {
+		t.Errorf("other gates were told of free slots of %v", hints)
 	}
 	if r := f.settle("ostler", job.Completed, first.jobs...); r[0].GetAccepted() || r[0].GetReason() != "STALE_LEASE" || r[0].GetStatus() != "running" {
 		t.Errorf("the lost worker's settlement: %v", r)
@@ -98,7 +101,8 @@ func TestMaxRunningZero(t *testing.T) {
 	}
 }
 
-// A slot that a settlement frees is given away in the same turn.
+// A slot that a settlement frees is given away in the same turn, and other gates
+// hear of it only when nobody here took it.
 func TestSettlementFreesTheSlot(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -110,24 +114,29 @@ func TestSettlementFreesTheSlot(t *testing.T) {
 	}
 	waiting := f.start(t.Context(), "a", &flexiqv1.ClaimRequest{Wait: long})
 	f.parked(1)
-	f.ears.heard()
 	before, _ := f.way.count()
 	f.settle("a", job.Completed, held...)
-	if c := f.await(waiting); c.err != nil || len(c.jobs) != 1 {
+	c := f.await(waiting)
+	if c.err != nil || len(c.jobs) != 1 {
 		t.Fatalf("got %v, %v", c.jobs, c.err)
 	}
+	taken := c.jobs
 	if after, _ := f.way.count(); after != before+1 {
 		t.Errorf("it took %d turns", after-before)
 	}
-	if hints := f.ears.heard(); len(hints) != 1 || hints[0][0] != "a" {
-		t.Errorf("other gates were told %v", hints)
+	if hints := f.ears.heardFreed(); len(hints) != 0 {
+		t.Errorf("other gates were told of free slots of %v", hints)
+	}
+	f.settle("a", job.Completed, taken...)
+	if hints := f.ears.heardFreed(); len(hints) != 1 || hints[0][0] != "a" {
+		t.Errorf("other gates were told of free slots of %v", hints)
 	}
 
 	// Without a cap a completed job frees nothing that anybody waits for.
 	f.enqueue("b", job.Spec{})
 	f.settle("b", job.Completed, f.claim("b", 1)...)
-	if hints := f.ears.heard(); len(hints) != 0 {
-		t.Errorf("other gates were told %v", hints)
+	if hints := append(f.ears.heard(), f.ears.heardFreed()...); len(hints) != 0 {
+		t.Errorf("other gates were told of %v", hints)
 	}
 }
 
@@ -137,6 +146,7 @@ func TestTwoGates(t *testing.T) {
 	f := newFixture(t)
 	g := f.second()
 	f.ears.listen, g.ears.listen = g.gate.Woken, f.gate.Woken
+	f.ears.watch, g.ears.watch = g.gate.Freed, f.gate.Freed
 	f.quota("a", `{"max_running":1}`)
 	f.enqueue("a", job.Spec{}, job.Spec{}, job.Spec{})
 	holder, other := f, g

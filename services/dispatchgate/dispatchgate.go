@@ -83,9 +83,11 @@ type Quotas interface {
 	Invalidate(namespace string, revision int64)
 }
 
-// Hints tells other gates which namespaces have work or a free slot again.
+// Hints tells other gates which namespaces have work again, and which may have
+// a free slot.
 type Hints interface {
 	PublishReady(namespaces []string)
+	PublishFreed(namespaces []string)
 }
 
 // Deps are what the service works with. Store, Quotas and Hints are required.
@@ -226,22 +228,29 @@ func (s *Service) Close(ctx context.Context) error {
 	return errors.Join(append(errs, s.beats.Close(ctx))...)
 }
 
-// Woken tells that namespaces got work or a free slot. It does not block.
-func (s *Service) Woken(namespaces []string) {
+// Woken tells that namespaces got work. It does not block.
+func (s *Service) Woken(namespaces []string) { s.each(namespaces, (*room).wake) }
+
+// Freed tells that slots of namespaces may be free. It does not block.
+func (s *Service) Freed(namespaces []string) { s.each(namespaces, (*room).freed) }
+
+// each tells the rooms of namespaces.
+func (s *Service) each(namespaces []string, tell func(r *room, ns string)) {
 	for _, l := range s.lanes {
 		l.with(func(r *room) {
 			for _, ns := range namespaces { // those of other lanes are not in the room
-				r.wake(ns)
+				tell(r, ns)
 			}
 		})
 	}
 }
 
-// QuotaChanged tells that a namespace's quota is another one, and that the
-// cache knows; the empty name means every namespace. It does not block.
+// QuotaChanged tells that the limits of a namespace are others, its quota's or
+// an override's, and that the cache knows; the empty name means every
+// namespace. It does not block.
 func (s *Service) QuotaChanged(ns string) {
 	if ns != "" {
-		s.Woken([]string{ns})
+		s.each([]string{ns}, (*room).reopen)
 		return
 	}
 	for _, l := range s.lanes {

@@ -29,7 +29,9 @@ import (
 type ears struct {
 	mu     sync.Mutex
 	ready  [][]string
-	listen func(namespaces []string) // nil: nobody
+	freed  [][]string
+	listen func(namespaces []string) // to ready; nil: nobody
+	watch  func(namespaces []string) // to freed; nil: nobody
 }
 
 func (e *ears) PublishReady(namespaces []string) {
@@ -42,13 +44,32 @@ func (e *ears) PublishReady(namespaces []string) {
 	}
 }
 
-// heard takes the hints so far.
+func (e *ears) PublishFreed(namespaces []string) {
+	e.mu.Lock()
+	e.freed = append(e.freed, slices.Clone(namespaces))
+	watch := e.watch
+	e.mu.Unlock()
+	if watch != nil {
+		watch(namespaces)
+	}
+}
+
+// heard takes the hints of work so far.
 func (e *ears) heard() [][]string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	ready := e.ready
 	e.ready = nil
 	return ready
+}
+
+// heardFreed takes the hints of free slots so far.
+func (e *ears) heardFreed() [][]string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	freed := e.freed
+	e.freed = nil
+	return freed
 }
 
 // turner is the store's Turn.

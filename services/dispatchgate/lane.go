@@ -157,7 +157,7 @@ func (l *lane) turn(ctx context.Context, ops []*op) ([][]store.Settled, error) {
 		return nil, err
 	}
 	l.gate.countSettled(settlements, settled)
-	l.gate.hintReturned(settlements, settled)
+	l.gate.hintReturned(settlements, settled, picked, grants)
 	out := make([][]store.Settled, len(ops))
 	for i, o := range ops {
 		out[i], settled = settled[:len(o.settlements)], settled[len(o.settlements):]
@@ -170,11 +170,10 @@ func (l *lane) pick(settlements []store.Settlement) []*waiter {
 	var picked []*waiter
 	l.with(func(r *room) {
 		for i := range settlements {
-			switch s := &settlements[i]; s.Outcome {
-			case job.Failed, job.Released:
+			s := &settlements[i]
+			r.freed(s.Namespace)
+			if s.Outcome == job.Failed || s.Outcome == job.Released {
 				r.wake(s.Namespace)
-			default:
-				r.freed(s.Namespace)
 			}
 		}
 		picked = r.pick(l.gate.quotas.Peek)

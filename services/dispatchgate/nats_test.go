@@ -38,7 +38,9 @@ func (f *fixture) overNATS() (connect func(ns string) *bus.Conn) {
 	conn := open(bus.Options{InProcess: server, User: "service", Password: "password"})
 	_, err := conn.OnReady(f.gate.Woken)
 	f.must(err)
-	f.ears.listen = conn.PublishReady
+	_, err = conn.OnFreed(f.gate.Freed)
+	f.must(err)
+	f.ears.listen, f.ears.watch = conn.PublishReady, conn.PublishFreed
 	_, err = conn.Serve("dispatchgate", f.gate.Methods(), ids)
 	f.must(err)
 	return func(ns string) *bus.Conn { return open(bus.Options{URL: server.ClientURL(), Token: f.token(ns)}) }

@@ -57,7 +57,9 @@ func (s *Service) returned(ended []store.Ended) {
 			namespaces = append(namespaces, e.Namespace)
 		}
 	}
+	s.Freed(namespaces)
 	s.Woken(namespaces)
+	s.hints.PublishFreed(namespaces)
 	s.hints.PublishReady(namespaces)
 }
 

@@ -23,6 +23,8 @@ import (
 // one raises the line's count of wakes, and a line is parked only when the
 // count is what it was as the store was asked.
 //
+// A namespace at its cap is full: see full.go.
+//
 // What is to be done outside is collected in out, cold and stale, for the
 // lane to take.
 type room struct {
@@ -76,6 +78,9 @@ type line struct {
 	burst   int     // how many may be asked for at once: grows while all get work
 	wakes   uint64
 	picked  uint64      // wakes when the store was asked
+	frees   uint64      // of the wakes, those that may mean a free slot
+	chosen  uint64      // frees when the store was asked
+	held    bool        // the last answer left due work because of the namespace's cap
 	asOf    uint64      // the newest claim in the room when the store was asked
 	seen    uint64      // claims up to this one have had an answer of the store
 	late    []*waiter   // waits that ended before the store was asked for them
@@ -112,8 +117,12 @@ type tenant struct {
 	queued bool    // it stands in the room's ring
 	hold   hold
 	quota  *configcache.Quota // just loaded, for the next asking; nil: look it up
-	capped bool               // the store left due work because of a cap
 	stale  int                // askings in a row that were out of force
+
+	full   bool      // the last answer was that no slot is free
+	fullAt time.Time // when it came
+	asked  int       // claims that the store is being asked for
+	burst  int       // how many may be asked for at once: few after it was full
 }
 
 func newRoom() *room { return &room{tenants: make(map[string]*tenant)} }
@@ -122,7 +131,8 @@ func newRoom() *room { return &room{tenants: make(map[string]*tenant)} }
 func lineKey(queues []string) string { return strings.Join(queues, "\x00") }
 
 // join adds a claim whose wait ends at until. The store is asked for it at
-// least once before it is answered empty.
+// least once before it is answered empty, unless the namespace is known to be
+// full.
 func (r *room) join(w *waiter, until, now time.Time) {
 	if r.closed || w.gone {
 		w.done = true
@@ -133,7 +143,7 @@ func (r *room) join(w *waiter, until, now time.Time) {
 	}
 	t := r.tenants[w.want.Namespace]
 	if t == nil {
-		t = &tenant{name: w.want.Namespace, lines: make(map[string]*line)}
+		t = &tenant{name: w.want.Namespace, lines: make(map[string]*line), burst: roundWants}
 		r.tenants[t.name] = t
 	}
 	key := lineKey(w.want.Queues)
@@ -147,10 +157,19 @@ func (r *room) join(w *waiter, until, now time.Time) {
 	r.size++
 	w.seq, w.line, w.until.waiter = r.seq, l, w
 	l.push(w)
-	if until.After(now) {
+	known := t.known(now)
+	switch {
+	case until.After(now):
 		r.agenda.set(&w.until, until)
-	} else {
+	case known:
+		r.end(w)
+		r.tidy(l)
+	default:
 		l.late = append(l.late, w)
+	}
+	if known {
+		l.seen = r.seq
+		return
 	}
 	if t.hold == unreadable { // perhaps it has been repaired; its quota says
 		t.hold = open
@@ -172,8 +191,15 @@ func (r *room) leave(w *waiter) {
 	}
 }
 
-// wake makes every line of a namespace hungry.
+// wake tells that a namespace has work. That is no news to one that is full.
 func (r *room) wake(ns string) {
+	if t := r.tenants[ns]; t != nil && !t.full {
+		r.wakeTenant(t)
+	}
+}
+
+// reopen tells that a namespace may be served again, whatever held it.
+func (r *room) reopen(ns string) {
 	if t := r.tenants[ns]; t != nil {
 		r.wakeTenant(t)
 	}
@@ -186,30 +212,13 @@ func (r *room) wakeAll() {
 	}
 }
 
-// freed wakes a namespace that is at a cap, or may just be told so: one of its
-// slots may be free now.
-func (r *room) freed(ns string) {
-	t := r.tenants[ns]
-	if t == nil {
-		return
-	}
-	if t.capped {
-		r.wakeTenant(t)
-		return
-	}
-	for _, l := range t.lines {
-		if l.asked > 0 {
-			r.wakeLine(l)
-		}
-	}
-}
-
 func (r *room) wakeTenant(t *tenant) {
-	t.capped = false
+	t.full = false
 	if t.hold == unreadable {
 		t.hold = open
 	}
 	for _, l := range t.lines {
+		l.frees++
 		r.wakeLine(l)
 	}
 }
@@ -234,7 +243,7 @@ func (r *room) hunger(l *line) {
 
 // enter gives a namespace its place in the room's ring.
 func (r *room) enter(t *tenant) {
-	if !t.queued && t.hold == open && len(t.ring) > 0 {
+	if !t.queued && t.hold == open && len(t.ring) > 0 && t.asked < t.burst {
 		t.queued = true
 		r.ring = append(r.ring, t)
 	}

@@ -109,23 +109,23 @@ func (s *simulation) join(t *rapid.T) {
 func (s *simulation) enqueue(t *rapid.T) {
 	ns := rapid.SampledFrom(someNamespaces).Draw(t, "namespace")
 	s.world.due[ns][rapid.SampledFrom(someQueues).Draw(t, "queue")] += rapid.IntRange(1, 3).Draw(t, "jobs")
-	s.tell(t, ns)
+	s.tell(t, ns, s.wake)
 }
 
-// tell wakes a namespace, or loses the hint.
-func (s *simulation) tell(t *rapid.T, ns string) {
+// tell tells the room of a namespace, or loses the hint.
+func (s *simulation) tell(t *rapid.T, ns string, how func(ns string)) {
 	if rapid.IntRange(0, 9).Draw(t, "lost") == 0 {
 		s.hidden = true
 		return
 	}
-	s.wake(ns)
+	how(ns)
 }
 
 func (s *simulation) finishJob(t *rapid.T) {
 	ns := rapid.SampledFrom(someNamespaces).Draw(t, "namespace")
 	if s.world.running[ns] > 0 {
 		s.world.running[ns]--
-		s.freed(ns)
+		s.tell(t, ns, s.freed)
 	}
 }
 
@@ -133,7 +133,7 @@ func (s *simulation) changeQuota(t *rapid.T) {
 	ns := rapid.SampledFrom(someNamespaces).Draw(t, "namespace")
 	s.world.limit[ns] = int64(rapid.IntRange(0, 5).Draw(t, "limit"))
 	s.world.revision[ns]++
-	s.tell(t, ns)
+	s.tell(t, ns, s.reopen)
 }
 
 // cacheQuota lets the cache learn the present quota, or forget it.
@@ -185,6 +185,7 @@ func (s *simulation) answer() {
 		if n := len(grants[i].Jobs); n > 0 && s.answers[w].gone { // released
 			s.world.running[w.want.Namespace] -= n
 			s.world.due[w.want.Namespace]["x"] += n
+			s.freed(w.want.Namespace)
 			s.wake(w.want.Namespace)
 		}
 	}

@@ -125,12 +125,13 @@ func (l *line) nextToAsk() *waiter {
 func (r *room) ask(w *waiter) {
 	l := w.line
 	if l.asked == 0 {
-		l.picked, l.asOf = l.wakes, r.seq
+		l.picked, l.chosen, l.asOf = l.wakes, l.frees, r.seq
 		r.agenda.drop(&l.due)
 	}
 	w.asked = true
 	l.asked++
 	l.lastAsk = w
+	l.tenant.asked++
 	r.asked++
 }
 
@@ -182,6 +183,7 @@ func (r *room) result(picked []*waiter, grants []store.Grant, err error, now tim
 		l := w.line
 		w.asked = false
 		l.asked--
+		l.tenant.asked--
 		r.asked--
 		v := &l.verdict
 		switch {
@@ -239,20 +241,25 @@ func (r *room) conclude(l *line, now time.Time) {
 		r.fail(l, v.err, woken)
 	case v.drained || v.capped:
 		t.stale, l.err = 0, nil
-		t.capped = t.capped || v.capped
 		l.burst = min(max(1, v.granted), maxBurst)
 		l.seen = l.asOf
 		r.endLate(l)
-		if woken {
+		r.note(l, v, now)
+		switch {
+		case t.full:
+			r.agenda.drop(&l.due)
+		case woken:
 			r.hunger(l)
-		} else {
+		default:
 			r.await(l, v.nextAt, now)
 		}
 	default:
 		t.stale, l.err = 0, nil
 		l.burst = min(2*l.burst, maxBurst)
+		r.note(l, v, now)
 		r.hunger(l)
 	}
+	r.enter(t)
 	r.tidy(l)
 }
 
@@ -309,8 +316,16 @@ func (r *room) parked() []*line {
 			r.wakeTenant(t)
 			continue
 		}
+		if t.full {
+			if l := t.probe(); l != nil {
+				out = append(out, l)
+			}
+			if t.full {
+				continue
+			}
+		}
 		for _, l := range t.lines {
-			if !l.queued && l.asked == 0 && l.first != nil {
+			if l.idle() {
 				out = append(out, l)
 			}
 		}
@@ -318,16 +333,19 @@ func (r *room) parked() []*line {
 	return out
 }
 
+// idle reports whether claims wait in a line that nobody is asked for.
+func (l *line) idle() bool { return !l.queued && l.asked == 0 && l.first != nil }
+
 // looked takes what the look round found for a line that was parked.
 func (r *room) looked(l *line, found store.Readiness, now time.Time) {
-	if l.queued || l.asked > 0 || l.first == nil || l.tenant.lines[l.key] != l {
+	if !l.idle() || l.tenant.lines[l.key] != l {
 		return
 	}
 	if found.Ready {
 		r.wakeLine(l)
 		return
 	}
-	l.err = nil
+	l.err, l.held = nil, false
 	if found.NextAt.After(now) {
 		r.await(l, found.NextAt, now)
 	}

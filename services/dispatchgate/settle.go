@@ -3,6 +3,8 @@ package dispatchgate
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	flexiqv1 "flexiq/pkg/api/flexiq/v1"
@@ -117,23 +119,34 @@ func checkOutcome(at func(string) string, st *store.Settlement, p *flexiqv1.Sett
 	return nil
 }
 
-// hintReturned tells the other gates of jobs that came back and of slots that
-// may be free again. Here the claims that wait were asked for in the same turn.
-func (s *Service) hintReturned(items []store.Settlement, settled []store.Settled) {
-	var ready []string
-	seen := make(map[string]bool)
+// hintReturned tells the other gates of jobs that came back, and of slots that
+// were freed and not given away again in the same turn.
+func (s *Service) hintReturned(items []store.Settlement, settled []store.Settled, picked []*waiter, grants []store.Grant) {
+	ready, free := make(map[string]bool), make(map[string]int)
 	for i, r := range settled {
 		ns := items[i].Namespace
-		if !r.Accepted || r.Err != nil || r.Repeat || seen[ns] {
+		if !r.Accepted || r.Err != nil || r.Repeat {
 			continue
 		}
-		if r.State == job.Pending || s.capped(ns) {
-			seen[ns] = true
-			ready = append(ready, ns)
+		free[ns]++
+		if r.State == job.Pending {
+			ready[ns] = true
 		}
 	}
+	for i, w := range picked {
+		free[w.want.Namespace] -= len(grants[i].Jobs)
+	}
+	var freed []string
+	for ns, n := range free {
+		if n > 0 && s.capped(ns) {
+			freed = append(freed, ns)
+		}
+	}
+	if len(freed) > 0 {
+		s.hints.PublishFreed(freed)
+	}
 	if len(ready) > 0 {
-		s.hints.PublishReady(ready)
+		s.hints.PublishReady(slices.Collect(maps.Keys(ready)))
 	}
 }
 

@@ -247,3 +247,10 @@ func TestRecoveryWakes(t *testing.T) {
 		wantEnd(t, done, "1 jobs after 1s, <nil>")
 	})
 }
+
+func durationOf(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
+}
