@@ -43,6 +43,11 @@ const (
 	// StaleLease is the reason of a refused settlement. It is answered per
 	// settlement and is never the error of a call.
 	StaleLease Reason = "STALE_LEASE"
+
+	// UniqueKeyHeld and DebounceKeyHeld are reasons of dead letters that stay
+	// when they are replayed, and never the error of a call.
+	UniqueKeyHeld   Reason = "UNIQUE_KEY_HELD"
+	DebounceKeyHeld Reason = "DEBOUNCE_KEY_HELD"
 )
 
 // Code is the gRPC name of a class of errors, in upper snake case.

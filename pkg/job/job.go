@@ -124,12 +124,16 @@ type Job struct {
 	Origin      string // enqueue, trigger:<name>, schedule:<name>, replay:<dead id>
 	EnqueuedBy  string // token id
 	Worker      string // of the running attempt
+	AutoRetries int32  // times that it left the dead letters by the automatic retry; not kept once it is archived
 	// DeadMetadata says more about a dead letter; a shed one has ShedMetadata.
 	DeadMetadata map[string]string
 }
 
 // OriginEnqueue is the origin of a job that a producer enqueued.
 const OriginEnqueue = "enqueue"
+
+// OriginReplay is the origin of a job that was a dead letter.
+func OriginReplay(dead string) string { return "replay:" + dead }
 
 // Shed reports whether the job is a dead letter that never was live.
 func (j *Job) Shed() bool { return j.DeadMetadata["shed"] == "quota" }

@@ -32,12 +32,14 @@ type Snapshot struct {
 type Known struct {
 	Job         *job.Job
 	Fingerprint [16]byte
+	Aside       int64 // bytes of a payload that is kept aside and not in Job
 }
 
 // Row is a job to insert, live or as a dead letter.
 type Row struct {
 	Job         *job.Job
 	Fingerprint [16]byte
+	Aside       int64 // bytes of a payload that is kept aside already and not in Job
 }
 
 // Plan is what to write and what to answer.

@@ -109,7 +109,7 @@ var claimJobs = statement(`with picked as materialized (
 	order by t.at, t.n`)
 
 // takenColumns are liveColumns where worker alone would be ambiguous.
-const takenColumns = commonColumns + `, state, 0::bigint as finished_at, jobs.worker, ''::text as dead_metadata`
+const takenColumns = commonColumns + `, state, 0::bigint as finished_at, jobs.worker, ''::text as dead_metadata, auto_retries`
 
 // left tells what a round left: whether something is due, and when the next job will be.
 var left = statement(`select w.at, coalesce(c.running, 0), coalesce(l.due, false), coalesce(l.next_at, 0)

@@ -23,7 +23,9 @@ func (n *inserts) add(r *admit.Row) {
 	j := r.Job
 	id, _ := key(j.ID) // of a checked spec, or from the database
 	aside, inline := place(j.Payload)
-	if aside > 0 {
+	if r.Aside > 0 {
+		aside = int32(r.Aside)
+	} else if aside > 0 {
 		n.asideNS, n.asideID, n.asideBody = append(n.asideNS, j.Namespace), append(n.asideID, id), append(n.asideBody, j.Payload)
 	}
 	n.ns, n.id = append(n.ns, j.Namespace), append(n.id, id)

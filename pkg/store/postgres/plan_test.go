@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -111,7 +112,7 @@ func (o *observer) exercise(t *testing.T, state string) {
 	}
 	for _, index := range []string{
 		"jobs_pkey", "jobs_pending", "jobs_leases", "jobs_unique", "jobs_debounce", "archive_pkey", "archive_age",
-		"dead_letters_pkey", "dead_letters_age", "payloads_pkey", "lanes_pkey", "usage_pkey", "history_pkey", "buckets_pkey",
+		"dead_letters_pkey", "dead_letters_age", "dead_letters_retry", "payloads_pkey", "lanes_pkey", "usage_pkey", "history_pkey", "buckets_pkey",
 		"namespaces_pkey", "settings_pkey", "changes_number", "audit_namespace", "audit_age",
 	} {
 		if !seen[index] {
@@ -167,6 +168,8 @@ func indexFor(query, table string) (index, cond string) {
 		return "jobs_pkey", "id = "
 	case "archive", "dead_letters":
 		switch {
+		case has("not shed"):
+			return "dead_letters_retry", "finished_at < "
 		case has("order by finished_at, id"):
 			return table + "_age", "finished_at < "
 		case listing:
@@ -281,4 +284,31 @@ func (o *observer) operate(t *testing.T) {
 	}
 	_, err = s.TrimAudit(ctx, term, time.Now().Add(-time.Hour), 3)
 	ok(err)
+	o.letters(t, ns)
+}
+
+// letters makes dead letters, replays and deletes some.
+func (o *observer) letters(t *testing.T, ns string) {
+	t.Helper()
+	ctx, s := t.Context(), o.Store
+	made := calls(t, ns, 1, 4, func(sp *job.Spec) { sp.Queue, sp.Payload, sp.UniqueKey = "letters", make([]byte, 4*asideFrom), sp.ID })
+	must(t, s, made)
+	var settle []store.Settlement
+	for _, l := range turn(t, s, nil, want(t, s, ns, 10, "letters"))[0].Jobs {
+		settle = append(settle, store.Settlement{Namespace: ns, JobID: l.Job.ID, Lease: l.Lease, Outcome: job.GivenUp})
+	}
+	turn(t, s, settle)
+	q := want(t, s, ns, 1)
+	ids := made[0].Jobs
+	r := store.Replay{Namespace: ns, Stamp: q.Stamp, Letters: []store.Letter{{ID: ids[0].ID, As: uuid.NewString()}, {ID: ids[1].ID, As: uuid.NewString()}}}
+	out, err := s.Replay(ctx, r)
+	if err != nil || out[0].Job == nil || out[1].Job == nil {
+		t.Fatalf("replay: %+v, %v", out, err)
+	}
+	if n, err := s.DeleteDead(ctx, ns, []string{ids[2].ID, ids[3].ID}); n != 2 || err != nil {
+		t.Fatalf("deleted %d: %v", n, err)
+	}
+	if _, err := s.Retryable(ctx, store.Retryable{Namespace: ns, Before: time.Now(), Most: 1, Limit: 10}); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -41,9 +41,9 @@ const (
 	commonColumns = `ns, id, queue, task, rank, run_at, attempt, max_attempts, timeout, backoff_base, backoff_max,
 		created_at, started_at, unique_key, debounce_key, debounce_window, debounce_max_wait, origin, enqueued_by,
 		metadata, error, fingerprint, form`
-	liveColumns    = commonColumns + `, state, 0::bigint as finished_at, worker, '' as dead_metadata`
-	archiveColumns = commonColumns + `, state, finished_at, '' as worker, '' as dead_metadata`
-	deadColumns    = commonColumns + `, 3::smallint as state, finished_at, '' as worker, dead_metadata`
+	liveColumns    = commonColumns + `, state, 0::bigint as finished_at, worker, '' as dead_metadata, auto_retries`
+	archiveColumns = commonColumns + `, state, finished_at, '' as worker, '' as dead_metadata, 0 as auto_retries`
+	deadColumns    = commonColumns + `, 3::smallint as state, finished_at, '' as worker, dead_metadata, auto_retries`
 	payloadColumns = `, aside, payload`
 )
 
@@ -63,7 +63,7 @@ func (r *jobRow) dests(more ...any) []any {
 		&j.Namespace, &r.id, &j.Queue, &j.Task, &r.rank, &r.runAt, &j.Attempt, &j.MaxAttempts,
 		(*int64)(&j.Timeout), (*int64)(&j.BackoffBase), (*int64)(&j.BackoffMax), &r.createdAt, &r.startedAt,
 		&j.UniqueKey, &j.Debounce.Key, (*int64)(&j.Debounce.Window), (*int64)(&j.Debounce.MaxWait), &j.Origin, &j.EnqueuedBy,
-		&r.metadata, &j.Error, &r.fingerprint, &r.form, &r.state, &r.endedAt, &j.Worker, &r.deadMetadata,
+		&r.metadata, &j.Error, &r.fingerprint, &r.form, &r.state, &r.endedAt, &j.Worker, &r.deadMetadata, &j.AutoRetries,
 	}, more...)
 }
 

@@ -186,8 +186,9 @@ func TestMigrateDown(t *testing.T) {
 	refused("no schema")
 	before := migrations
 	t.Cleanup(func() { migrations = before })
+	migrations = slices.Clone(before[:1])
 	next := programVersion() + 1
-	migrations = append(slices.Clone(before), migration.Step{Version: next, Name: "extra", Oldest: 1,
+	migrations = append(migrations, migration.Step{Version: next, Name: "extra", Oldest: 1,
 		SQL: "create table flexiq.extra (x int)", Down: "drop table flexiq.extra"})
 	openAt(t, url, Options{Schema: schema})
 	if got := status(next); got.Oldest != 1 || got.Program != next {

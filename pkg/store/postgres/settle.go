@@ -164,7 +164,7 @@ const (
 			select j.ctid as m_tid, m.* from unnest(` + moveArrays + `, $8::bytea[]) m(` + moveNames + `, m_result)
 			cross join lateral (select ctid from flexiq.jobs where ns = m.m_ns and id = m.m_id limit 1) j
 		) m where jobs.ctid = m.m_tid
-		returning ` + unchangedColumns + `, m_state, m_attempt, coalesce(nullif(m_error, ''), error) as error,
+		returning ` + unchangedColumns + `, auto_retries, m_state, m_attempt, coalesce(nullif(m_error, ''), error) as error,
 			coalesce(m_lease, settled_lease) as settled_lease, case when m_lease is null then settled_as else m_as end as settled_as, m_result
 	) `
 	movedColumns = unchangedColumns + `, attempt, error, settled_lease, settled_as, finished_at`
@@ -182,8 +182,8 @@ var (
 		) m where jobs.ctid = m.m_tid`)
 	archiveJobs = statement(gone + `insert into flexiq.archive (` + movedColumns + `, state, result)
 		select ` + movedValues + `, m_state, m_result from gone`)
-	buryJobs = statement(gone + `insert into flexiq.dead_letters (` + movedColumns + `, shed, dead_metadata)
-		select ` + movedValues + `, false, '' from gone`)
+	buryJobs = statement(gone + `insert into flexiq.dead_letters (` + movedColumns + `, auto_retries, shed, dead_metadata)
+		select ` + movedValues + `, auto_retries, false, '' from gone`)
 )
 
 // write queues the moves.

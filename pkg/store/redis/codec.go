@@ -18,7 +18,7 @@ import (
 //	16  lease, then the last settled one, 32 bytes each
 //	80  run_at            µs; in a new job what was asked for
 //	88  finished_at       µs
-//	96  form, rank, two unused
+//	96  form, rank, automatic retries, one unused
 //	100 max_attempts, size of the payload    int32
 //	108 timeout, backoff base and max        µs
 //	132 created_at        µs; in a new job the delay
@@ -137,10 +137,13 @@ func decode(ns, id, value string) (*decoded, error) {
 	d := &decoded{lease: head[16:48], cancelling: head[2]&flagCancelling != 0}
 	d.job = job.Job{
 		ID: id, Namespace: ns, State: stateOf(int64(head[1])), Attempt: small(4), StartedAt: instant(at(8)),
-		RunAt: instant(at(80)), FinishedAt: instant(at(88)), Form: job.Form(head[96]), Priority: job.MaxPriority - int32(head[97]),
+		RunAt: instant(at(80)), FinishedAt: instant(at(88)), Form: job.Form(head[96]), Priority: job.MaxPriority - int32(head[97]), AutoRetries: int32(head[98]),
 		MaxAttempts: small(100), Timeout: span(108), BackoffBase: span(116), BackoffMax: span(124), CreatedAt: instant(at(132)),
 	}
 	j := &d.job
+	if j.State == job.Complete || j.State == job.Cancelled {
+		j.AutoRetries = 0
+	}
 	j.Debounce.Window, j.Debounce.MaxWait = span(140), span(148)
 	if head[2]&flagShed != 0 {
 		j.DeadMetadata = job.ShedMetadata()

@@ -216,6 +216,10 @@ func (t *tx) insert(query string, ns int64, rows []admit.Row) error {
 	for i := range rows {
 		j := rows[i].Job
 		aside, inline := place(j.Payload)
+		kept := rows[i].Aside > 0
+		if kept {
+			aside = rows[i].Aside
+		}
 		if err := st.ClearBindings(); err != nil {
 			return err
 		}
@@ -250,7 +254,7 @@ func (t *tx) insert(query string, ns int64, rows []admit.Row) error {
 		if err := finish(st); err != nil {
 			return err
 		}
-		if aside > 0 {
+		if aside > 0 && !kept {
 			if err := t.exec(insertPayload, ns, j.ID, j.Payload); err != nil {
 				return err
 			}

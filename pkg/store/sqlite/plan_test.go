@@ -41,6 +41,8 @@ var hot = map[string][]string{
 	histories[store.Archive].selectOldest:     {"archive_age (ns=? AND finished_at<?)"},
 	histories[store.DeadLetters].selectOldest: {"dead_letters_age (ns=? AND finished_at<?)"},
 	histories[store.Archive].deleteRow:        {"sqlite_autoindex_archive_1 (ns=? AND id=?)"},
+	selectLetter:                              {"sqlite_autoindex_dead_letters_1 (ns=? AND id=?)"},
+	selectRetryable:                           {"dead_letters_retry (ns=? AND (finished_at,id)>(?,?)"},
 	lanesOfSpace:                              {"USING PRIMARY KEY (ns=?)"},
 	lanesOfQueue:                              {"USING PRIMARY KEY (ns=? AND queue=?)"},
 	deleteRecords:                             {"audit_age (at<?)"},

@@ -28,9 +28,9 @@ const (
 	commonColumns = `id, queue, task, rank, run_at, attempt, max_attempts, timeout, backoff_base, backoff_max,
 		created_at, started_at, unique_key, debounce_key, debounce_window, debounce_max_wait, origin, enqueued_by,
 		metadata, error, fingerprint, form`
-	liveColumns    = commonColumns + `, state, 0 AS finished_at, worker, NULL AS dead_metadata`
-	archiveColumns = commonColumns + `, state, finished_at, NULL AS worker, NULL AS dead_metadata`
-	deadColumns    = commonColumns + `, 3 AS state, finished_at, NULL AS worker, dead_metadata`
+	liveColumns    = commonColumns + `, state, 0 AS finished_at, worker, NULL AS dead_metadata, auto_retries`
+	archiveColumns = commonColumns + `, state, finished_at, NULL AS worker, NULL AS dead_metadata, 0 AS auto_retries`
+	deadColumns    = commonColumns + `, 3 AS state, finished_at, NULL AS worker, dead_metadata, auto_retries`
 	payloadColumns = `, aside, payload`
 )
 
@@ -47,6 +47,7 @@ func (r *row) job(ns string) (*job.Job, [16]byte) {
 	r.into(fingerprint[:])
 	j.Form = job.Form(r.int())
 	j.State, j.FinishedAt, j.Worker, j.DeadMetadata = states[r.int()], r.time(), r.text(), r.strings()
+	j.AutoRetries = int32(r.int())
 	return j, fingerprint
 }
 

@@ -283,8 +283,9 @@ func TestMigrateDown(t *testing.T) {
 	}
 	before := migrations
 	t.Cleanup(func() { migrations = before })
+	migrations = slices.Clone(before[:1])
 	next := programVersion() + 1
-	migrations = append(slices.Clone(before), migration.Step{Version: next, Name: "extra", Oldest: 1,
+	migrations = append(migrations, migration.Step{Version: next, Name: "extra", Oldest: 1,
 		SQL: "CREATE TABLE extra (x)", Down: "DROP TABLE extra"})
 	s, err := Open(t.Context(), path, Options{})
 	if err != nil {

@@ -83,8 +83,8 @@ const (
 	archiveJob = `INSERT OR ROLLBACK INTO archive (` + unchangedColumns + `, attempt, error, settled_lease, settled_as, finished_at, state, result)
 		SELECT ` + unchangedColumns + `, ?, coalesce(?, error), coalesce(?, settled_lease), coalesce(?, settled_as), ?, ?, ?
 		FROM jobs WHERE rowid = ?`
-	buryJob = `INSERT OR ROLLBACK INTO dead_letters (` + unchangedColumns + `, attempt, error, settled_lease, settled_as, finished_at, shed)
-		SELECT ` + unchangedColumns + `, ?, coalesce(?, error), coalesce(?, settled_lease), coalesce(?, settled_as), ?, 0
+	buryJob = `INSERT OR ROLLBACK INTO dead_letters (` + unchangedColumns + `, auto_retries, attempt, error, settled_lease, settled_as, finished_at, shed)
+		SELECT ` + unchangedColumns + `, auto_retries, ?, coalesce(?, error), coalesce(?, settled_lease), coalesce(?, settled_as), ?, 0
 		FROM jobs WHERE rowid = ?`
 	deleteJob = `DELETE FROM jobs WHERE rowid = ?`
 )

@@ -67,6 +67,7 @@ var roles = map[string]func(context.Context, store.Store, part, func(report) err
 	"enqueue": playEnqueue,
 	"work":    playWork,
 	"hold":    playHold,
+	"replay":  playReplay,
 }
 
 func play(b Backend, text string) error {

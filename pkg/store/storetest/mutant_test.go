@@ -75,6 +75,14 @@ var mutants = map[string]struct {
 		func(s *model.Store) store.Store { return &unfenced{s} },
 		[]string{"Trim/an_older_term_deletes_nothing"},
 	},
+	"replays and keeps the dead letter": {
+		func(s *model.Store) store.Store { return &replaysTwice{s} },
+		[]string{"Letters/each_moves_once_with_many_handles", "Model"},
+	},
+	"spends a token on a held key": {
+		func(s *model.Store) store.Store { return &replaySpends{s} },
+		[]string{"Letters/a_held_unique_key_stays_and_spends_nothing"},
+	},
 	"skips changes beyond a page": {
 		func(s *model.Store) store.Store { return &skipsChanges{s} },
 		[]string{"Quotas/changes,_each_object_once"},
@@ -379,4 +387,34 @@ func (s *crossNamespace) Job(ctx context.Context, ns, id string) (*job.Job, erro
 		}
 	}
 	return nil, fault.Missing("job")
+}
+
+// replaysTwice moves a dead letter and leaves it where it was.
+type replaysTwice struct{ *model.Store }
+
+func (s *replaysTwice) Replay(ctx context.Context, r store.Replay) ([]store.Replayed, error) {
+	var kept []*job.Job
+	for _, l := range r.Letters {
+		if j, err := s.Job(ctx, r.Namespace, l.ID); err == nil && j.State == job.Dead {
+			kept = append(kept, j)
+		}
+	}
+	out, err := s.Store.Replay(ctx, r)
+	for _, j := range kept {
+		s.Bury(j)
+	}
+	return out, err
+}
+
+// replaySpends takes a token for a dead letter that stays.
+type replaySpends struct{ *model.Store }
+
+func (s *replaySpends) Replay(ctx context.Context, r store.Replay) ([]store.Replayed, error) {
+	out, err := s.Store.Replay(ctx, r)
+	for _, o := range out {
+		if fault.Is(o.Err, fault.UniqueKeyHeld) && r.Quota.EnqueueRate != nil {
+			s.Spend(r.Namespace)
+		}
+	}
+	return out, err
 }

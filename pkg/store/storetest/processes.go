@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"flexiq/pkg/fault"
@@ -16,6 +17,7 @@ var processCases = []testcase{
 	{"never over max_running", processRunning},
 	{"a killed producer leaves whole calls", processKilledProducer},
 	{"a killed worker's jobs run again", processKilledWorker},
+	{"a killed replay leaves each letter whole", processKilledReplay},
 	{"the store's own clock", processClock},
 }
 
@@ -214,6 +216,79 @@ func processKilledWorker(f *fixture) {
 		f.settle(job.Completed, f.grant(ns, n).Jobs...)
 	}
 	f.holds(ns, counts{Archived: n})
+}
+
+// playReplay replays dead letters, a few at a time, until there are none, and
+// reports the jobs that they became.
+func playReplay(ctx context.Context, s store.Store, p part, tell func(report) error) error {
+	for next := p.First; ; {
+		page, err := s.ListJobs(ctx, p.Namespace, store.Filter{State: job.Dead}, "", p.Jobs)
+		if err != nil || len(page.Items) == 0 {
+			return err
+		}
+		r := store.Replay{Namespace: p.Namespace, By: "adm1"}
+		for _, j := range page.Items {
+			r.Letters = append(r.Letters, store.Letter{ID: j.ID, As: idOf(next)})
+			next++
+		}
+		out, err := s.Replay(ctx, r)
+		if err != nil {
+			return err
+		}
+		var told report
+		for _, o := range out {
+			if o.Err != nil {
+				return o.Err
+			}
+			if o.Job != nil {
+				told.Admitted = append(told.Admitted, o.Job.ID)
+			}
+		}
+		if err := tell(told); err != nil {
+			return err
+		}
+	}
+}
+
+// processKilledReplay: a letter is dead or it is the job that it became, never
+// both and never neither, however often the replay is killed.
+func processKilledReplay(f *fixture) {
+	const ns, n = "ns", 400
+	ids := f.dead(ns, n)
+	var told []string
+	for round := range 3 {
+		p := f.process(part{Role: "replay", Namespace: ns, First: 100_000 * (round + 1), Jobs: 3})
+		p.start()
+		for range 3 + 2*round {
+			told = append(told, p.next().Admitted...)
+		}
+		f.ok(p.cmd.Process.Kill()) // in the middle of whatever it does
+		for _, r := range p.drain() {
+			told = append(told, r.Admitted...)
+		}
+		p.kill()
+	}
+	there, origins := map[string]bool{}, map[string]int{}
+	for _, j := range f.list(ns, store.Filter{}, 500) {
+		there[j.ID] = true
+		if j.State == job.Dead {
+			origins[j.ID]++
+		} else {
+			origins[strings.TrimPrefix(j.Origin, "replay:")]++
+		}
+	}
+	for _, id := range ids {
+		if origins[id] != 1 {
+			f.Errorf("letter %s is there %d times", id, origins[id])
+		}
+	}
+	for _, id := range told {
+		if !there[id] {
+			f.Errorf("job %s was answered and is gone", id)
+		}
+	}
+	u := f.usage(ns)
+	equal(f, "pending and dead", u.Pending+u.Dead, int64(n))
 }
 
 // processClock: without a clock given to it, a store goes by one that the

@@ -86,6 +86,7 @@ var groups = []group{
 	{"Settle", settleCases},
 	{"Lease", leaseCases},
 	{"Cancel", cancelCases},
+	{"Letters", letterCases},
 	{"Trim", trimCases},
 	{"Names", nameCases},
 	{"Payloads", payloadCases},

@@ -150,6 +150,9 @@ func (r *row) bare() job.Job {
 func (r *row) finish(state job.State, now time.Time) {
 	r.job.State, r.job.FinishedAt, r.job.Worker = state, now, ""
 	r.lease, r.leaseEnds = "", time.Time{}
+	if state != job.Dead {
+		r.job.AutoRetries = 0
+	}
 }
 
 // Job implements [store.Jobs].
