@@ -140,6 +140,7 @@ func (d *daemon) openCaches(context.Context) error {
 	d.reg.MustRegister(d.poller)
 	d.caches = configcache.NewCaches(d.store, d.poller.Fresh, configcache.NewMetrics(d.reg))
 	d.verifier = auth.NewVerifier(auth.Cached(d.caches.Tokens), time.Now)
+	d.reg.MustRegister(d.verifier.Attempts())
 	d.health.Add(telemetry.Check{Name: "tokens", Critical: true, Run: d.poller.Check})
 	return nil
 }

@@ -52,40 +52,69 @@ type Verifier struct {
 	peeker Peeker // nil: every look-up may wait
 	now    func() time.Time
 	used   sync.Map // token id → *atomic.Int64, unix nanoseconds of the last use; 0: taken
+
+	attempts *Attempts
 }
 
 // NewVerifier makes a verifier.
 func NewVerifier(s Source, now func() time.Time) *Verifier {
 	peeker, _ := s.(Peeker)
-	return &Verifier{source: s, peeker: peeker, now: now}
+	return &Verifier{source: s, peeker: peeker, now: now, attempts: NewAttempts(now)}
 }
+
+// Attempts counts and limits the failures of [Verifier.Verify] by address.
+func (v *Verifier) Attempts() *Attempts { return v.attempts }
 
 // errDenied is the one answer to every failure to authenticate.
 func errDenied() error { return fault.New(fault.Unauthenticated, "the token is not valid") }
 
-// Verify authenticates a token by its text. It fails with UNAUTHENTICATED,
+// Verify authenticates a token by its text. from is the address that shows it,
+// whose failures are limited (see [Attempts]). It fails with UNAUTHENTICATED,
 // whatever is wrong with the token, and with STORAGE_UNAVAILABLE when the
 // tokens cannot be read.
-func (v *Verifier) Verify(ctx context.Context, text string) (Identity, error) {
-	id, _, err := v.VerifyUntil(ctx, text)
+func (v *Verifier) Verify(ctx context.Context, text, from string) (Identity, error) {
+	id, _, err := v.VerifyUntil(ctx, text, from)
 	return id, err
 }
 
 // VerifyUntil is [Verifier.Verify] and tells when the token expires.
-func (v *Verifier) VerifyUntil(ctx context.Context, text string) (Identity, time.Time, error) {
+func (v *Verifier) VerifyUntil(ctx context.Context, text, from string) (Identity, time.Time, error) {
+	if v.attempts.Over(from) {
+		return v.check(ctx, text, v.findKnown)
+	}
+	id, expires, err := v.check(ctx, text, v.find)
+	if fault.Is(err, fault.Unauthenticated) {
+		v.attempts.Fail(from)
+	}
+	return id, expires, err
+}
+
+func (v *Verifier) check(
+	ctx context.Context, text string, find func(context.Context, string) (*store.Token, error),
+) (Identity, time.Time, error) {
 	parts, err := Parse(text)
 	if err != nil {
 		return Identity{}, time.Time{}, errDenied()
 	}
-	t, err := v.find(ctx, parts.ID)
+	hash := sha256.Sum256([]byte(parts.Secret))
+	t, err := find(ctx, parts.ID)
 	if err != nil {
 		return Identity{}, time.Time{}, err
 	}
-	hash := sha256.Sum256([]byte(parts.Secret))
 	if subtle.ConstantTimeCompare(hash[:], t.Hash[:]) != 1 {
 		return Identity{}, time.Time{}, errDenied()
 	}
 	return v.admit(t, parts.NSToken)
+}
+
+// findKnown finds a token only if that needs no look-up.
+func (v *Verifier) findKnown(_ context.Context, id string) (*store.Token, error) {
+	if v.peeker != nil {
+		if t, known := v.peeker.PeekToken(id); known && t != nil {
+			return t, nil
+		}
+	}
+	return nil, errDenied()
 }
 
 // Identify is for requests over NATS, where the server has checked the secret

@@ -59,7 +59,7 @@ func TestVerify(t *testing.T) {
 	f := newFixture()
 	text, tok := f.mint(t, "lark", auth.Produce, auth.Work)
 	tok.ActingAs = "boss"
-	id, err := f.v.Verify(t.Context(), text)
+	id, err := f.v.Verify(t.Context(), text, "192.0.2.1:1234")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +97,7 @@ func TestVerifyFailsInOneWay(t *testing.T) {
 	}
 	want := fault.New(fault.Unauthenticated, "the token is not valid")
 	for name, text := range texts {
-		id, err := f.v.Verify(t.Context(), text)
+		id, err := f.v.Verify(t.Context(), text, "192.0.2.1:1234")
 		got := fault.Of(err)
 		if got == nil || got.Reason != want.Reason || got.Message != want.Message || len(got.Details) != 0 || id.TokenID != "" {
 			t.Errorf("%s: %+v, %v", name, id, err)
@@ -114,11 +114,11 @@ func TestVerifyExpiresByTheClock(t *testing.T) {
 	f := newFixture()
 	text, tok := f.mint(t, "lark", auth.Produce)
 	f.now = tok.ExpiresAt.Add(-1)
-	if _, until, err := f.v.VerifyUntil(t.Context(), text); err != nil || !until.Equal(tok.ExpiresAt) {
+	if _, until, err := f.v.VerifyUntil(t.Context(), text, "192.0.2.1:1234"); err != nil || !until.Equal(tok.ExpiresAt) {
 		t.Errorf("just before the expiry: %v, %v", until, err)
 	}
 	f.now = tok.ExpiresAt
-	if _, err := f.v.Verify(t.Context(), text); !fault.Is(err, fault.Unauthenticated) {
+	if _, err := f.v.Verify(t.Context(), text, "192.0.2.1:1234"); !fault.Is(err, fault.Unauthenticated) {
 		t.Errorf("at the expiry: %v", err)
 	}
 }
@@ -128,7 +128,7 @@ func TestVerifyWithoutStorage(t *testing.T) {
 	text, tok := f.mint(t, "lark", auth.Produce)
 	for _, err := range []error{errors.New("disk on fire"), context.DeadlineExceeded, fault.New(fault.StorageUnavailable, "down")} {
 		f.source.err = err
-		if _, got := f.v.Verify(t.Context(), text); !fault.Is(got, fault.StorageUnavailable) || !errors.Is(got, err) {
+		if _, got := f.v.Verify(t.Context(), text, "192.0.2.1:1234"); !fault.Is(got, fault.StorageUnavailable) || !errors.Is(got, err) {
 			t.Errorf("%v: Verify = %v", err, got)
 		}
 		if _, _, got := f.v.Identify(t.Context(), "lark", tok.ID); !fault.Is(got, fault.StorageUnavailable) {
@@ -163,7 +163,7 @@ func TestTakeUsed(t *testing.T) {
 	f := newFixture()
 	text, tok := f.mint(t, "lark", auth.Produce)
 	f.mint(t, "wren", auth.Produce)
-	if _, err := f.v.Verify(t.Context(), text); err != nil {
+	if _, err := f.v.Verify(t.Context(), text, "192.0.2.1:1234"); err != nil {
 		t.Fatal(err)
 	}
 	f.now = now.Add(time.Minute)

@@ -148,7 +148,7 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // admit takes a request up to its answer. A fault is what still has to be
 // answered.
 func (d *door) admit(w http.ResponseWriter, r *http.Request, v *visit, route *route, doorName string) *fault.Error {
-	id, err := d.ids.Verify(r.Context(), bearer(r))
+	id, err := d.ids.Verify(r.Context(), bearer(r), r.RemoteAddr)
 	if err != nil {
 		return fault.Of(err)
 	}

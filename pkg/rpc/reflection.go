@@ -38,7 +38,7 @@ func reflection(methods []Method) http.Handler {
 
 // reflect answers a request for reflection, which needs a token of any scope.
 func (d *door) reflect(w http.ResponseWriter, r *http.Request) {
-	if _, err := d.ids.Verify(r.Context(), bearer(r)); err != nil {
+	if _, err := d.ids.Verify(r.Context(), bearer(r), r.RemoteAddr); err != nil {
 		d.refuse(w, r, fault.Of(err))
 		return
 	}

@@ -81,7 +81,7 @@ func (a *Authenticator) Check(c server.ClientAuthentication) bool {
 	text := tokenText(opts)
 	ctx, cancel := context.WithTimeout(context.Background(), verifyTimeout)
 	defer cancel()
-	id, expires, err := a.verifier.VerifyUntil(ctx, text)
+	id, expires, err := a.verifier.VerifyUntil(ctx, text, remote(c))
 	if err == nil && !a.remember(id, c.GetID()) {
 		err = errCut
 	}
@@ -96,6 +96,14 @@ func (a *Authenticator) Check(c server.ClientAuthentication) bool {
 		ConnectionDeadline: expires,
 	})
 	return true
+}
+
+// remote is the address of a client; one inside this process has none.
+func remote(c server.ClientAuthentication) string {
+	if addr := c.RemoteAddress(); addr != nil {
+		return addr.String()
+	}
+	return ""
 }
 
 func allow(publish, subscribe []string) *server.Permissions {
