@@ -38,6 +38,7 @@ type gate struct {
 	refusing int                    // Settle calls to answer OVERLOADED
 	failing  int                    // settlements to fail alone
 	deaf     bool                   // heartbeats are answered OVERLOADED
+	onClaim  func()                 // called before a claim is answered; nil: nothing
 	lastUsed map[string]*flexiqv1.Settlement
 }
 
@@ -142,6 +143,9 @@ func (g *gate) claim(ctx context.Context, req *flexiqv1.ClaimRequest, done func(
 	defer g.mu.Unlock()
 	ns := auth.From(ctx).Namespace
 	g.claims = append(g.claims, req)
+	if g.onClaim != nil {
+		g.onClaim()
+	}
 	defer g.note()
 	if len(g.ready[ns]) > 0 || req.GetWait().AsDuration() == 0 {
 		done(g.grant(ns, int(req.GetMaxJobs())), nil)

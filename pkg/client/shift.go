@@ -27,6 +27,7 @@ type shift struct {
 	w       *Worker
 	sources []*source
 
+	orders context.Context // ends when the worker is told to stop: nothing starts then
 	base   context.Context // of the handlers
 	cancel context.CancelCauseFunc
 
@@ -82,7 +83,7 @@ type attempt struct {
 
 func newShift(ctx context.Context, w *Worker) *shift {
 	s := &shift{
-		w: w, changed: make(chan struct{}), attempts: make(map[*attempt]struct{}), current: make(map[holding]*attempt),
+		w: w, orders: ctx, changed: make(chan struct{}), attempts: make(map[*attempt]struct{}), current: make(map[holding]*attempt),
 	}
 	ctx = context.WithoutCancel(ctx) // running jobs outlive the call to stop
 	s.base, s.cancel = context.WithCancelCause(ctx)
@@ -126,7 +127,7 @@ func (s *shift) room() int {
 	if s.w.opts.MaxJobs > 0 {
 		room = min(room, int(min(s.w.opts.MaxJobs-s.started, int64(s.w.opts.Slots))))
 	}
-	if s.closed {
+	if s.closed || s.orders.Err() != nil {
 		return 0
 	}
 	return max(0, room)

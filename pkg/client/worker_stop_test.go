@@ -109,6 +109,28 @@ func TestStopWithdrawsThePoll(t *testing.T) {
 	})
 }
 
+// A job that was on its way as the worker was told to stop does not start.
+func TestNothingStartsAfterTheStop(t *testing.T) {
+	t.Parallel()
+	overBothDoors(t, func(t *testing.T, door string) {
+		c := hire(t, door, client.WorkerOptions{Wait: time.Minute})
+		c.worker.HandleAll(func(context.Context, *client.Task) error { return errors.New("started after the stop") })
+		c.gate.push("acme", task("t"))
+		c.gate.onClaim = func() { c.stop() }
+		c.start()
+		if err := c.wait(); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.worker.Stats(); got.Failed != 0 {
+			t.Errorf("stats %+v", got)
+		}
+		c.gate.until(t, "the job is back", func() bool { return len(c.gate.ready["acme"]) == 1 || door == "http" })
+		if n := len(c.gate.claims); n != 1 {
+			t.Errorf("%d claims, want the one before the stop", n)
+		}
+	})
+}
+
 func TestStopGivesRunningJobsTheirGrace(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
