@@ -257,7 +257,7 @@ func (d *daemon) openServices(ctx context.Context) error {
 		cfg.Lease = d.opts.ClaimLease
 		cfg.MaxReplyBytes = min(cfg.MaxReplyBytes, int(d.conn.Raw().MaxPayload())-messageOverhead)
 		if d.dispatchgate, err = dispatchgate.New(cfg, dispatchgate.Deps{
-			Store: d.store, Quotas: d.caches.Quotas, Hints: d.conn, Log: d.log, Registerer: d.reg,
+			Store: d.store, Quotas: d.caches.Quotas, Hints: d.conn, Reports: d.conn, Log: d.log, Registerer: d.reg,
 		}); err != nil {
 			return err
 		}

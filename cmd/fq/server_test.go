@@ -119,7 +119,7 @@ func (b *backend) openServices(poller *configcache.Poller) {
 		Store: b.store, Jobs: b.store, Quotas: b.caches.Quotas, Hints: b.conn, Reports: b.conn,
 	})
 	b.must(err)
-	b.gate, err = dispatchgate.New(dispatchgate.DefaultConfig(), dispatchgate.Deps{Store: b.store, Quotas: b.caches.Quotas, Hints: b.conn})
+	b.gate, err = dispatchgate.New(dispatchgate.DefaultConfig(), dispatchgate.Deps{Store: b.store, Quotas: b.caches.Quotas, Hints: b.conn, Reports: b.conn})
 	b.must(err)
 	b.t.Cleanup(func() {
 		b.must(adm.Close(context.Background()))

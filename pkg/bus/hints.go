@@ -19,6 +19,7 @@ const (
 	subjectFreed    = auth.HintPrefix + "freed"
 	subjectConfig   = auth.HintPrefix + "config."
 	subjectStats    = auth.HintPrefix + "stats.admission"
+	subjectDispatch = auth.HintPrefix + "stats.dispatch"
 	subjectProgress = auth.HintPrefix + "progress"
 )
 
@@ -107,6 +108,14 @@ func (c *Conn) PublishStats(report []byte) { c.hint(subjectStats, report) }
 // not block.
 func (c *Conn) OnStats(fn func(report []byte)) (stop func(), err error) {
 	return c.hear(subjectStats, func(m *nats.Msg) { fn(m.Data) })
+}
+
+// PublishDispatch tells what this process has seen of workers and finished attempts.
+func (c *Conn) PublishDispatch(report []byte) { c.hint(subjectDispatch, report) }
+
+// OnDispatch hears what every gate has seen. fn must not block.
+func (c *Conn) OnDispatch(fn func(report []byte)) (stop func(), err error) {
+	return c.hear(subjectDispatch, func(m *nats.Msg) { fn(m.Data) })
 }
 
 // PublishProgress tells how far this process has followed the changes.

@@ -99,8 +99,13 @@ func TestConfig(t *testing.T) {
 func TestReports(t *testing.T) {
 	s := testkit.NATS(t)
 	from, to := dial(t, bus.Options{InProcess: s}), dial(t, bus.Options{URL: s.ClientURL()})
-	stats, progress := make(chan string, 1), make(chan string, 1)
+	stats, dispatch, progress := make(chan string, 1), make(chan string, 1), make(chan string, 1)
 	stop, err := to.OnStats(func(report []byte) { stats <- string(report) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	stop, err = to.OnDispatch(func(report []byte) { dispatch <- string(report) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +116,11 @@ func TestReports(t *testing.T) {
 	}
 	defer stop()
 	from.PublishStats([]byte("{1}"))
+	from.PublishDispatch([]byte("{3}"))
 	from.PublishProgress([]byte("{2}"))
+	if got := wait(t, "the report arrives", dispatch); got != "{3}" {
+		t.Errorf("got %s", got)
+	}
 	if got := wait(t, "the report arrives", stats); got != "{1}" {
 		t.Errorf("got %s", got)
 	}

@@ -85,7 +85,7 @@ func (s *shift) extend(src *source, due []*attempt) time.Time {
 	if len(due) == 0 {
 		return time.Now().Add(idleCheck)
 	}
-	req := &flexiqv1.HeartbeatRequest{Extend: duration(s.w.opts.LeaseFor)}
+	req := &flexiqv1.HeartbeatRequest{Extend: duration(s.w.opts.LeaseFor), Worker: s.w.opts.Name}
 	shortest := due[0].length
 	for _, a := range due {
 		req.Leases = append(req.Leases, &flexiqv1.Lease{JobId: a.job.GetId(), Lease: a.lease})

@@ -76,6 +76,7 @@ func (s *Service) count(ns string, jobs int, o *store.Outcome) {
 
 func (s *Service) countAdmitted(ns string, results []store.Result) {
 	made, dups, moved := 0, 0, 0
+	queues := make(map[string]int64, 1)
 	for _, r := range results {
 		switch {
 		case r.Deduplicated:
@@ -84,12 +85,13 @@ func (s *Service) countAdmitted(ns string, results []store.Result) {
 			moved++
 		default:
 			made++
+			queues[r.Job.Queue]++
 		}
 	}
 	s.metrics.admitted.Add(float64(made))
 	s.metrics.deduplicated.Add(float64(dups))
 	s.metrics.debounced.Add(float64(moved))
-	s.tally.add(ns, wire.AdmissionCounts{Admitted: int64(len(results))})
+	s.tally.add(ns, wire.AdmissionCounts{Admitted: int64(len(results)), Queues: queues})
 }
 
 // refuse counts a failed call. Only what a limit refused is a rejection in the

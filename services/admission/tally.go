@@ -30,9 +30,7 @@ func (t *tally) add(ns string, c wire.AdmissionCounts) {
 	}
 	t.mu.Lock()
 	sum := t.counts[ns]
-	sum.Admitted += c.Admitted
-	sum.Rejected += c.Rejected
-	sum.Shed += c.Shed
+	sum.Add(c)
 	t.counts[ns] = sum
 	t.mu.Unlock()
 }
@@ -46,7 +44,11 @@ func (t *tally) report() {
 	part, size := make(map[string]wire.AdmissionCounts), 0
 	for ns, c := range counts {
 		const numbers = 100
-		if n := len(ns)*2 + numbers; size+n > maxReport {
+		n := len(ns)*2 + numbers
+		for queue := range c.Queues {
+			n += len(queue)*2 + numbers
+		}
+		if size+n > maxReport {
 			t.send(part)
 			part, size = make(map[string]wire.AdmissionCounts), n
 		} else {

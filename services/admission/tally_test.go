@@ -28,7 +28,9 @@ func TestReports(t *testing.T) {
 	if err := <-ran; err != nil {
 		t.Error(err)
 	}
-	want := []map[string]wire.AdmissionCounts{{"a": {Admitted: 2, Rejected: 3}, "b": {Shed: 4}}}
+	want := []map[string]wire.AdmissionCounts{{
+		"a": {Admitted: 2, Rejected: 3, Queues: map[string]int64{"default": 2}}, "b": {Shed: 4},
+	}}
 	var got []map[string]wire.AdmissionCounts
 	for _, r := range f.ears.reports {
 		if r.Process == "" {

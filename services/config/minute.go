@@ -11,7 +11,7 @@ import (
 // window is the seconds of a sliding minute.
 const window = 60
 
-// minute sums what admission reported in the last minute, by namespace. It
+// minute sums what was reported in the last minute, by namespace. It
 // keeps a slot a second, so what it holds ends with the minute whatever is
 // reported. The zero value is ready; it is safe for concurrent use.
 type minute struct {
@@ -20,25 +20,58 @@ type minute struct {
 }
 
 type slot struct {
-	second int64 // since 1970
-	counts map[string]wire.AdmissionCounts
+	second   int64 // since 1970
+	counts   map[string]wire.AdmissionCounts
+	finished map[string]map[string]int64 // by namespace and queue
+}
+
+// at is the slot of now. The caller holds mu.
+func (m *minute) at(now time.Time) *slot {
+	sl := &m.slots[now.Unix()%window]
+	if sl.second != now.Unix() {
+		*sl = slot{second: now.Unix(), counts: make(map[string]wire.AdmissionCounts), finished: make(map[string]map[string]int64)}
+	}
+	return sl
 }
 
 // add counts a report that came at now.
 func (m *minute) add(now time.Time, r wire.AdmissionReport) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	sl := &m.slots[now.Unix()%window]
-	if sl.second != now.Unix() {
-		*sl = slot{second: now.Unix(), counts: make(map[string]wire.AdmissionCounts, len(r.Namespaces))}
-	}
+	sl := m.at(now)
 	for ns, c := range r.Namespaces {
 		sum := sl.counts[ns]
-		sum.Admitted += c.Admitted
-		sum.Rejected += c.Rejected
-		sum.Shed += c.Shed
+		sum.Add(c)
 		sl.counts[ns] = sum
 	}
+}
+
+// addFinished counts attempts that a report of a gate says have ended.
+func (m *minute) addFinished(now time.Time, r wire.DispatchReport) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	sl := m.at(now)
+	for ns, c := range r.Namespaces {
+		sum := wire.DispatchCounts{Finished: sl.finished[ns]}
+		sum.Add(wire.DispatchCounts{Finished: c.Finished})
+		sl.finished[ns] = sum.Finished
+	}
+}
+
+// queues is the last minute of a namespace by queue: jobs enqueued and attempts
+// that ended.
+func (m *minute) queues(now time.Time, ns string) (enqueued, finished map[string]int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var in wire.AdmissionCounts
+	var out wire.DispatchCounts
+	for i := range m.slots {
+		if age := now.Unix() - m.slots[i].second; age >= 0 && age < window {
+			in.Add(m.slots[i].counts[ns])
+			out.Add(wire.DispatchCounts{Finished: m.slots[i].finished[ns]})
+		}
+	}
+	return in.Queues, out.Finished
 }
 
 // sum is the last minute of a namespace.

@@ -45,11 +45,12 @@ func (s *Service) claim(ctx context.Context, req *flexiqv1.ClaimRequest, done fu
 	if end, ok := ctx.Deadline(); ok && end.Add(-answerMargin).Before(until) {
 		until = end.Add(-answerMargin)
 	}
-	l := s.laneOf(want.Namespace)
+	l, ended := s.laneOf(want.Namespace), s.roster.waits(&want, req.GetSlots())
 	w := &waiter{want: want}
 	gone := context.AfterFunc(ctx, func() { l.leave(w, context.Cause(ctx)) })
 	w.answer = func(jobs []store.Leased, err error) {
 		gone()
+		ended()
 		s.waiting.Add(-1)
 		if err != nil {
 			s.metrics.claimed(0, err)

@@ -95,6 +95,7 @@ type Deps struct {
 	Store      store.Dispatch
 	Quotas     Quotas
 	Hints      Hints
+	Reports    Reports // nil: nobody is told of workers and finished attempts
 	Log        zerolog.Logger
 	Registerer prometheus.Registerer // nil: the metrics are kept for nobody
 	Batch      *batch.Metrics        // nil: none
@@ -120,6 +121,7 @@ type Service struct {
 	log     zerolog.Logger
 	batch   *batch.Metrics
 	metrics *metrics
+	roster  *roster
 	warned  *rate.Sometimes // of unreadable quotas
 	failing *rate.Sometimes // of a store that does not serve claims
 
@@ -147,7 +149,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s := &Service{
 		cfg: cfg, store: deps.Store, quotas: deps.Quotas, hints: deps.Hints, log: deps.Log, batch: deps.Batch,
 		warned: &rate.Sometimes{Interval: 10 * time.Second}, failing: &rate.Sometimes{Interval: 10 * time.Second},
-		seed: maphash.MakeSeed(),
+		seed: maphash.MakeSeed(), roster: newRoster(deps.Reports),
 	}
 	var err error
 	if s.metrics, err = newMetrics(deps.Registerer, func() float64 { return float64(s.waiting.Load()) }); err != nil {
@@ -180,6 +182,7 @@ func (s *Service) Run(ctx context.Context) error {
 	g := new(errgroup.Group)
 	g.Go(func() error { s.every(ctx, expireEvery, s.expire); return nil })
 	g.Go(func() error { s.every(ctx, lookEvery, s.lookRound); return nil })
+	g.Go(func() error { s.every(ctx, reportEvery, s.roster.report); return nil })
 	err := g.Wait()
 	s.StopClaims()
 	for _, l := range s.lanes {

@@ -157,6 +157,7 @@ func (l *lane) turn(ctx context.Context, ops []*op) ([][]store.Settled, error) {
 		return nil, err
 	}
 	l.gate.countSettled(settlements, settled)
+	l.gate.roster.settled(settlements, settled)
 	l.gate.hintReturned(settlements, settled, picked, grants)
 	out := make([][]store.Settled, len(ops))
 	for i, o := range ops {

@@ -11,6 +11,7 @@ import (
 	"flexiq/pkg/auth"
 	"flexiq/pkg/fault"
 	"flexiq/pkg/job"
+	"flexiq/pkg/namespace"
 	"flexiq/pkg/store"
 	"flexiq/pkg/wire"
 )
@@ -163,6 +164,7 @@ func (s *Service) heartbeat(ctx context.Context, req *flexiqv1.HeartbeatRequest,
 		done(nil, err)
 		return
 	}
+	s.roster.beats(ns, req.GetWorker())
 	const frame = 256
 	err = s.beats.Submit(ns, len(beats)*frame, beats, func(pulses []store.Pulse, err error) {
 		if err != nil {
@@ -203,6 +205,9 @@ func (s *Service) readBeats(ns string, req *flexiqv1.HeartbeatRequest) ([]store.
 		return nil, noNamespace()
 	case len(leases) == 0 || len(leases) > job.MaxBatch:
 		return nil, fault.Invalid("leases", "must be from 1 to %d, got %d", job.MaxBatch, len(leases))
+	}
+	if w := req.GetWorker(); w != "" && namespace.Check(w) != nil {
+		return nil, fault.Invalid("worker", "%v", namespace.Check(w))
 	}
 	extend := s.cfg.Lease
 	if req.GetExtend() != nil {

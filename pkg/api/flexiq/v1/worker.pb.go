@@ -243,7 +243,10 @@ type HeartbeatRequest struct {
 	Leases []*Lease `protobuf:"bytes,1,rep,name=leases,proto3" json:"leases,omitempty"`
 	// New length of the leases from now on, 1 s to 1 h, never beyond the attempt's timeout. Absent:
 	// 30 s, unless the installation says otherwise.
-	Extend        *durationpb.Duration `protobuf:"bytes,2,opt,name=extend,proto3" json:"extend,omitempty"`
+	Extend *durationpb.Duration `protobuf:"bytes,2,opt,name=extend,proto3" json:"extend,omitempty"`
+	// Name of the worker, as in its claims, so that operators see it alive while it claims nothing.
+	// Absent: not told.
+	Worker        string `protobuf:"bytes,3,opt,name=worker,proto3" json:"worker,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -290,6 +293,13 @@ func (x *HeartbeatRequest) GetExtend() *durationpb.Duration {
 		return x.Extend
 	}
 	return nil
+}
+
+func (x *HeartbeatRequest) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
 }
 
 // Lease names one claim of one job.
@@ -691,10 +701,11 @@ const file_flexiq_v1_worker_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\v2\x0e.flexiq.v1.JobR\x03job\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\tR\x05lease\x12D\n" +
 	"\x10lease_expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\x123\n" +
-	"\atimeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"o\n" +
+	"\atimeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"\x87\x01\n" +
 	"\x10HeartbeatRequest\x12(\n" +
 	"\x06leases\x18\x01 \x03(\v2\x10.flexiq.v1.LeaseR\x06leases\x121\n" +
-	"\x06extend\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06extend\"4\n" +
+	"\x06extend\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06extend\x12\x16\n" +
+	"\x06worker\x18\x03 \x01(\tR\x06worker\"4\n" +
 	"\x05Lease\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\tR\x05lease\"[\n" +
