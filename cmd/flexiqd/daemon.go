@@ -48,7 +48,8 @@ type daemon struct {
 	health *telemetry.Health
 	name   string // of this process, for people and reports
 
-	dir      *dataDir // locked; nil with an outside NATS server
+	cert     *certificate // nil: listeners without TLS
+	dir      *dataDir     // locked; nil with an outside NATS server
 	store    store.Store
 	caches   configcache.Caches
 	verifier *auth.Verifier
@@ -94,7 +95,7 @@ func start(ctx context.Context, c *serveCommand, io stdio) (_ *daemon, err error
 		}
 	}()
 	for _, step := range []func(context.Context) error{
-		d.openStore, d.openCaches, d.openBus, d.openHTTPListener, d.openCredentials, d.openServices, d.serve,
+		d.openCertificate, d.openStore, d.openCaches, d.openBus, d.openHTTPListener, d.openCredentials, d.openServices, d.serve,
 	} {
 		if err := step(ctx); err != nil {
 			return nil, err
@@ -111,6 +112,13 @@ func (d *daemon) wait(ctx context.Context) error {
 	case <-d.failed.Done():
 	}
 	return d.stop()
+}
+
+func (d *daemon) openCertificate(context.Context) (err error) {
+	if d.opts.TLSCert != "" {
+		d.cert, err = loadCertificate(d.opts.TLSCert, d.opts.TLSKey, d.log)
+	}
+	return err
 }
 
 func (d *daemon) openStore(ctx context.Context) error {
@@ -153,13 +161,13 @@ func (d *daemon) openBus(ctx context.Context) error {
 		const user = "flexiq-service"
 		o.User, o.Password = user, rand.Text()
 		d.authenticator = embedded.New(d.verifier, user, o.Password, d.log)
-		s, err := embedNATS(d.opts.NATSListen, d.opts.DataDir, d.authenticator, d.log)
+		s, err := embedNATS(d.opts.NATSListen, d.opts.DataDir, d.cert.config(), d.authenticator, d.log)
 		if err != nil {
 			return err
 		}
-		d.nats, d.natsURL, o.InProcess = s, s.ClientURL(), s
+		d.nats, d.natsURL, o.InProcess = s, d.cert.address("nats", s.Addr().String()), s
 	} else {
-		o.URL, d.natsURL = d.opts.NATSURL, d.opts.NATSURL
+		o.URL, o.CAFile, d.natsURL = d.opts.NATSURL, d.opts.TLSCA, d.opts.NATSURL
 	}
 	conn, err := bus.Connect(ctx, o)
 	if err != nil {
@@ -235,7 +243,7 @@ func (d *daemon) openHTTPListener(context.Context) error {
 		}
 		return fmt.Errorf("cannot listen for HTTP on %s: %w; choose another address with --http-listen", d.opts.HTTPListen, err)
 	}
-	d.listener, d.httpURL = l, "http://"+l.Addr().String()
+	d.listener, d.httpURL = l, d.cert.address("http", l.Addr().String())
 	return nil
 }
 

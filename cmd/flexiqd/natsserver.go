@@ -1,6 +1,7 @@
 package main
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -28,7 +29,7 @@ const (
 
 // embedNATS starts the NATS server inside this process and returns it when it
 // accepts connections.
-func embedNATS(listen, dir string, authenticator *embedded.Authenticator, log zerolog.Logger) (*server.Server, error) {
+func embedNATS(listen, dir string, secure *tls.Config, authenticator *embedded.Authenticator, log zerolog.Logger) (*server.Server, error) {
 	host, portText, err := net.SplitHostPort(listen)
 	if err != nil {
 		return nil, err
@@ -50,6 +51,7 @@ func embedNATS(listen, dir string, authenticator *embedded.Authenticator, log ze
 		JetStream: true, StoreDir: filepath.Join(dir, "nats"),
 		JetStreamMaxMemory: natsMaxMemory, JetStreamMaxStore: natsMaxStore,
 		CustomClientAuthentication: authenticator,
+		TLSConfig:                  secure, TLS: secure != nil,
 	}
 	s, err := server.NewServer(opts)
 	if err != nil {

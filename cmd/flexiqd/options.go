@@ -47,6 +47,10 @@ type serveCommand struct {
 	HTTPListen string `name:"http-listen" help:"Address of HTTP and gRPC." default:"127.0.0.1:8080" env:"FLEXIQ_HTTP_LISTEN"`
 	Insecure   bool   `help:"Accept listeners beyond loopback without TLS, and NATS servers beyond loopback without authentication." env:"FLEXIQ_INSECURE"`
 
+	TLSCert string `name:"tls-cert" help:"Certificate chain (PEM) of HTTP and of the embedded NATS server; both speak TLS alone then." type:"existingfile" placeholder:"FILE" env:"FLEXIQ_TLS_CERT"`
+	TLSKey  string `name:"tls-key" help:"Private key (PEM) of --tls-cert." type:"existingfile" placeholder:"FILE" env:"FLEXIQ_TLS_KEY"`
+	TLSCA   string `name:"tls-ca" help:"CA certificates (PEM) by which an outside NATS server, and clients of this host, know whom they speak to. Default: the system's." type:"existingfile" placeholder:"FILE" env:"FLEXIQ_TLS_CA"`
+
 	ClaimLease  time.Duration `help:"Lease of a claim that names none (1s to 1h)." default:"30s" env:"FLEXIQ_CLAIM_LEASE"`
 	MaxPayload  int           `help:"Largest payload of a job in bytes, at most 4194304." default:"262144" env:"FLEXIQ_MAX_PAYLOAD"`
 	Maintenance string        `help:"Whether this process may lead the retention sweep (${enum})." enum:"on,off" default:"on" env:"FLEXIQ_MAINTENANCE"`
@@ -112,11 +116,14 @@ func (c *serveCommand) complete() error {
 	if err := c.storeFlags.complete(); err != nil {
 		return err
 	}
-	if err := checkListen("--http-listen", c.HTTPListen, c.Insecure); err != nil {
+	if err := c.checkTLS(); err != nil {
+		return err
+	}
+	if err := c.checkListen("--http-listen", c.HTTPListen); err != nil {
 		return err
 	}
 	if c.NATSURL == "" {
-		if err := checkListen("--nats-listen", c.NATSListen, c.Insecure); err != nil {
+		if err := c.checkListen("--nats-listen", c.NATSListen); err != nil {
 			return err
 		}
 	}
@@ -163,23 +170,18 @@ func defaultDataDir() (string, error) {
 	return filepath.Join(home, ".local", "share", "flexiq"), nil
 }
 
-// checkListen refuses an address that would carry tokens in the clear beyond
-// this host.
-func checkListen(flag, addr string, insecure bool) error {
+// checkAddress reads the host of a listener's address.
+func checkAddress(flag, addr string) (host string, err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
-		return &usageError{flag, fmt.Sprintf("must be HOST:PORT, got %q", addr)}
+		return "", &usageError{flag, fmt.Sprintf("must be HOST:PORT, got %q", addr)}
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil {
-		return &usageError{flag, fmt.Sprintf("the port must be from 0 to 65535, got %q", port)}
+		return "", &usageError{flag, fmt.Sprintf("the port must be from 0 to 65535, got %q", port)}
 	} else if n == 0 && host == "" {
-		return &usageError{flag, fmt.Sprintf("must be HOST:PORT, got %q", addr)}
+		return "", &usageError{flag, fmt.Sprintf("must be HOST:PORT, got %q", addr)}
 	}
-	if !loopback(host) && !insecure {
-		return &usageError{flag, fmt.Sprintf("%s is reachable from other hosts and tokens would travel in the clear; "+
-			"put a TLS proxy in front of a loopback address, or accept it with --insecure", addr)}
-	}
-	return nil
+	return host, nil
 }
 
 func loopback(host string) bool {

@@ -5,12 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	stdlog "log"
+	"net"
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"connectrpc.com/grpchealth"
+	"github.com/rs/zerolog"
 
 	"flexiq/pkg/bus"
 	"flexiq/pkg/client"
@@ -40,7 +44,7 @@ func (d *daemon) openCredentials(ctx context.Context) error {
 		return fmt.Errorf("cannot refresh the credentials file: %w", err)
 	}
 	err = client.SaveContext("local", client.Context{
-		Server: c.NATSURL, Token: c.Tokens["default"], PlatformToken: c.Tokens["platform"], DataDir: dir,
+		Server: c.NATSURL, Token: c.Tokens["default"], PlatformToken: c.Tokens["platform"], DataDir: dir, CAFile: d.opts.TLSCA,
 	})
 	if err != nil {
 		d.log.Warn().Err(err).Msg("the client context local was not saved")
@@ -105,13 +109,28 @@ func (d *daemon) serve(ctx context.Context) error {
 		d.endpoints = append(d.endpoints, e)
 	}
 	d.http = rpc.NewServer(d.routes())
+	d.http.TLSConfig = d.cert.config()
+	d.http.ErrorLog = stdlog.New(zerologDebug{d.log}, "", 0)
 	d.run("http", func(context.Context) error {
-		if err := d.http.Serve(d.listener); !errors.Is(err, http.ErrServerClosed) {
+		serve := d.http.Serve
+		if d.cert != nil {
+			serve = func(l net.Listener) error { return d.http.ServeTLS(l, "", "") }
+		}
+		if err := serve(d.listener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("http: %w", err)
 		}
 		return nil
 	})
 	return d.untilReady(ctx)
+}
+
+// zerologDebug takes what the HTTP server says about single connections, such as
+// failed handshakes. Anybody could fill the log with it, so it is at debug level.
+type zerologDebug struct{ log zerolog.Logger }
+
+func (w zerologDebug) Write(p []byte) (int, error) {
+	w.log.Debug().Str("component", "http").Msg(strings.TrimSpace(string(p)))
+	return len(p), nil
 }
 
 // untilReady waits for the first answer of what runs beside the doors, so that

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"golang.org/x/term"
@@ -91,6 +92,9 @@ func (cmd *contextAddCmd) Run(s *session) error {
 		return usagef("context add: say where the server is: --server nats://… or --server http://…")
 	}
 	var err error
+	if c.CAFile, err = cmd.caFile(s); err != nil {
+		return err
+	}
 	if c.Token, err = cmd.token(s); err != nil {
 		return err
 	}
@@ -108,6 +112,18 @@ func (cmd *contextAddCmd) Run(s *session) error {
 		return usagef("context add: no token is given: set %s, or use --token-file", client.EnvToken)
 	}
 	return misuse(client.UserContexts(s.env).Save(cmd.Name, c))
+}
+
+// caFile is the file of CA certificates, as it is found from every folder.
+func (cmd *contextAddCmd) caFile(s *session) (string, error) {
+	file := s.CAFile
+	if file == "" {
+		file = s.env(client.EnvCAFile)
+	}
+	if file == "" {
+		return "", nil
+	}
+	return filepath.Abs(file)
 }
 
 // token reads the token from where no other user of the host can see it.

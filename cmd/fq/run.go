@@ -27,7 +27,8 @@ type globals struct {
 	Output  string `help:"How to print results: table or json." enum:"table,json" default:"table"`
 	As      string `help:"Act for this namespace, with a platform token." placeholder:"NAMESPACE"`
 	Context string `help:"Use this context instead of the current one." placeholder:"NAME"`
-	Server  string `help:"Server address: nats://… or http://…." placeholder:"URL"`
+	Server  string `help:"Server address: nats://…, tls://…, http://… or https://…." placeholder:"URL"`
+	CAFile  string `name:"ca-file" help:"CA certificates (PEM) by which the server is known; the system's by default." placeholder:"FILE"`
 }
 
 // commands is the whole command line.
@@ -226,9 +227,12 @@ func (s *session) target(n need) (client.Options, error) {
 	if err != nil {
 		return client.Options{}, misuse(err)
 	}
-	o := client.Options{Server: c.Server, Token: c.Token, Name: "fq"}
+	o := client.Options{Server: c.Server, Token: c.Token, CAFile: c.CAFile, Name: "fq"}
 	if s.Server != "" {
-		o.Server = s.Server
+		o.Server, o.CAFile = s.Server, s.env(client.EnvCAFile)
+	}
+	if s.CAFile != "" {
+		o.CAFile = s.CAFile
 	}
 	if (n == ofPlatform || s.As != "") && c.PlatformToken != "" {
 		o.Token = c.PlatformToken

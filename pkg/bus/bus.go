@@ -46,7 +46,9 @@ type Options struct {
 
 	User, Password string
 	Token          string // FlexiQ token; also decides the inbox when InboxPrefix is empty
-	CredsFile      string // NATS credentials file
+	CredsFile      string // credentials with a JWT, or the seed of a user's NKey
+	Seed           string // of a user's NKey, instead of a file
+	CAFile         string // CA certificates (PEM) that the server must be known by; empty: TLS is the server's choice, and the system's CAs count
 
 	// InboxPrefix is where replies come, without a closing dot. Empty: the
 	// token's inbox, or without a token that of services.
@@ -113,8 +115,12 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 	if timeout <= 0 {
 		return nil, fault.Of(context.DeadlineExceeded)
 	}
+	creds, err := o.creds()
+	if err != nil {
+		return nil, err
+	}
 	c.calls.init(c)
-	nc, err := nats.Connect(o.url(), c.natsOptions(timeout)...)
+	nc, err := nats.Connect(o.url(), append(c.natsOptions(timeout), creds)...)
 	switch {
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked):
 		return nil, fault.Wrap(err, fault.Unauthenticated, "the token is not valid")
@@ -159,8 +165,8 @@ func (c *Conn) natsOptions(timeout time.Duration) []nats.Option {
 	if o.User != "" {
 		opts = append(opts, nats.UserInfo(o.User, o.Password))
 	}
-	if o.CredsFile != "" {
-		opts = append(opts, nats.UserCredentials(o.CredsFile))
+	if o.CAFile != "" {
+		opts = append(opts, nats.RootCAs(o.CAFile))
 	}
 	return opts
 }

@@ -101,7 +101,7 @@ func connFault(nc *nats.Conn, err error) error {
 			With("limit", strconv.FormatInt(limit, 10))
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return fault.Of(err)
-	case errors.Is(nc.LastError(), nats.ErrAuthorization), errors.Is(nc.LastError(), nats.ErrAuthExpired):
+	case errors.Is(nc.LastError(), nats.ErrAuthorization): // not ErrAuthExpired: a connection may end before its token
 		return fault.Wrap(err, fault.Unauthenticated, "the token is not valid")
 	}
 	return fault.Wrap(err, fault.Overloaded, "there is no connection to NATS")

@@ -33,6 +33,11 @@ type Options struct {
 	// Token is the caller's token, fqt.<namespace>.<id>.<secret>.
 	Token string
 
+	// CAFile is a file with the CA certificates (PEM) by which the server is
+	// known; with one, the connection is made with TLS or not at all. Empty: the
+	// system's. It does not concern an HTTP client of one's own.
+	CAFile string
+
 	// Name is what the connection is called in the NATS server's lists. Empty:
 	// the name of the program.
 	Name string
@@ -107,7 +112,7 @@ func dialTransport(ctx context.Context, opts Options, parts auth.Parts) (transpo
 	case "nats", "tls":
 		return dialNATS(ctx, opts, parts)
 	case "http", "https":
-		return dialHTTP(opts), nil
+		return dialHTTP(opts)
 	}
 	return nil, fault.Invalid("server", "must start with nats://, tls://, http:// or https://")
 }

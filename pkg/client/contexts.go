@@ -14,10 +14,12 @@ import (
 	"flexiq/pkg/fault"
 )
 
-// The environment variables that name a server and a token.
+// The environment variables that name a server, a token, and a file with the CA
+// certificates by which the server is known.
 const (
 	EnvServer = "FLEXIQ_SERVER"
 	EnvToken  = "FLEXIQ_TOKEN"
+	EnvCAFile = "FLEXIQ_CA_FILE"
 )
 
 // Context is a named server with a token for it, kept in a file that only its
@@ -27,6 +29,9 @@ type Context struct {
 	Token  string `json:"token"`
 	// PlatformToken is for calls that span namespaces. Empty: there is none.
 	PlatformToken string `json:"platform_token,omitempty"`
+	// CAFile has the CA certificates by which the server is known. Empty: the
+	// system's count.
+	CAFile string `json:"ca_file,omitempty"`
 	// DataDir is the data folder of the local installation that wrote the
 	// context. Empty: a person did.
 	DataDir string `json:"data_dir,omitempty"`
@@ -156,7 +161,7 @@ func (s Contexts) List() ([]string, error) {
 // Naming a context overrides the environment. Without a token from either the
 // error tells what to do.
 func (s Contexts) Resolve(env func(string) string, name string) (Context, error) {
-	c := Context{Server: env(EnvServer), Token: env(EnvToken)}
+	c := Context{Server: env(EnvServer), Token: env(EnvToken), CAFile: env(EnvCAFile)}
 	if name != "" {
 		return s.Load(name)
 	}
@@ -178,7 +183,10 @@ func (s Contexts) Resolve(env func(string) string, name string) (Context, error)
 		return Context{}, err
 	}
 	if c.Server != "" {
-		saved.Server = c.Server
+		saved.Server, saved.CAFile = c.Server, ""
+	}
+	if c.CAFile != "" {
+		saved.CAFile = c.CAFile
 	}
 	if c.Token != "" {
 		saved.Token, saved.PlatformToken = c.Token, ""
@@ -187,13 +195,14 @@ func (s Contexts) Resolve(env func(string) string, name string) (Context, error)
 }
 
 // FromEnvironment dials the server of FLEXIQ_SERVER with the token of
-// FLEXIQ_TOKEN; what is not set comes from the user's current context.
+// FLEXIQ_TOKEN, known by the CA certificates of FLEXIQ_CA_FILE; what is not set
+// comes from the user's current context.
 func FromEnvironment(ctx context.Context) (*Client, error) {
 	c, err := UserContexts(os.Getenv).Resolve(os.Getenv, "")
 	if err != nil {
 		return nil, err
 	}
-	return Dial(ctx, Options{Server: c.Server, Token: c.Token})
+	return Dial(ctx, Options{Server: c.Server, Token: c.Token, CAFile: c.CAFile})
 }
 
 // writeFile replaces a file at once, readable by its owner alone.

@@ -2,8 +2,11 @@ package client
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"sync/atomic"
 
@@ -12,6 +15,7 @@ import (
 
 	flexiqv1 "flexiq/pkg/api/flexiq/v1"
 	"flexiq/pkg/auth"
+	"flexiq/pkg/fault"
 )
 
 // idleConnections bounds the connections that are kept for later calls.
@@ -54,11 +58,21 @@ func (bodyCodec) Unmarshal(data []byte, v any) error {
 	return fmt.Errorf("unmarshal: unexpected %T", v)
 }
 
-func dialHTTP(opts Options) *httpTransport {
+func dialHTTP(opts Options) (*httpTransport, error) {
 	t := &httpTransport{http: opts.HTTP, server: opts.Server, methods: make(map[string]*connect.Client[body, body], len(auth.Methods))}
 	if t.http == nil {
 		tr := http.DefaultTransport.(*http.Transport).Clone()
 		tr.MaxIdleConns, tr.MaxIdleConnsPerHost = 0, idleConnections
+		if opts.CAFile != "" {
+			if !strings.HasPrefix(opts.Server, "https:") {
+				return nil, fault.Invalid("server", "must start with https:// when its CA certificates are named")
+			}
+			roots, err := readCAs(opts.CAFile)
+			if err != nil {
+				return nil, err
+			}
+			tr.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+		}
 		t.http, t.own = &http.Client{Transport: tr}, true
 	}
 	bearer := connect.UnaryInterceptorFunc(func(next connect.UnaryFunc) connect.UnaryFunc {
@@ -72,7 +86,19 @@ func dialHTTP(opts Options) *httpTransport {
 		t.methods[m.Name] = connect.NewClient[body, body](t.http, base+m.Procedure(),
 			connect.WithCodec(bodyCodec{}), connect.WithInterceptors(bearer))
 	}
-	return t
+	return t, nil
+}
+
+func readCAs(file string) (*x509.CertPool, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fault.Invalid("ca_file", "%v", err)
+	}
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM(text) {
+		return nil, fault.Invalid("ca_file", "%s holds no certificate in PEM", file)
+	}
+	return roots, nil
 }
 
 func (t *httpTransport) call(ctx context.Context, method string, req, res proto.Message) error {

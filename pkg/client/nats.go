@@ -32,7 +32,12 @@ func dialNATS(ctx context.Context, opts Options, parts auth.Parts) (*natsTranspo
 	if name == "" {
 		name = filepath.Base(os.Args[0])
 	}
-	conn, err := bus.Connect(ctx, bus.Options{URL: opts.Server, Name: name, Token: opts.Token, Log: opts.Log})
+	if opts.CAFile != "" {
+		if _, err := readCAs(opts.CAFile); err != nil {
+			return nil, err
+		}
+	}
+	conn, err := bus.Connect(ctx, bus.Options{URL: opts.Server, Name: name, Token: opts.Token, CAFile: opts.CAFile, Log: opts.Log})
 	if err != nil {
 		return nil, dialFault(ctx, opts.Server, err)
 	}
@@ -93,8 +98,8 @@ func (t *natsTransport) poll(ctx context.Context, req *flexiqv1.ClaimRequest) (*
 // unsent tells why a poll could not be sent.
 func (t *natsTransport) unsent(err error) error {
 	nc := t.conn.Raw()
-	if last := nc.LastError(); !nc.IsConnected() && (errors.Is(last, nats.ErrAuthorization) ||
-		errors.Is(last, nats.ErrAuthExpired) || errors.Is(last, nats.ErrAuthRevoked)) {
+	// Not for ErrAuthExpired: a connection may end before its token.
+	if last := nc.LastError(); !nc.IsConnected() && errors.Is(last, nats.ErrAuthorization) {
 		return fault.Wrap(last, fault.Unauthenticated, "the token is not valid")
 	}
 	return unreachable(t.server, unsent{err})
