@@ -50,6 +50,8 @@ type Store interface {
 	Letters
 	Quotas
 	Tokens
+	Schedules
+	Triggers
 	Trail
 	Retention
 	Upkeep
@@ -90,11 +92,12 @@ type Call struct {
 	Jobs      []job.Spec  // 1…1000
 	Origin    string      // see [job.Job]
 	By        string      // token id
+	Slot      *Slot       // of a schedule that this call fires, else nil
 }
 
 // Outcome is what became of a call.
 type Outcome struct {
-	Err     error    // a refusal (*fault.Error), ErrStale, or nil
+	Err     error    // a refusal (*fault.Error), ErrStale, ErrSlot, or nil
 	Results []Result // one per job of the call, in order, when Err is nil
 	Shed    bool     // the jobs are dead letters
 	Repeat  bool     // the call was seen before; nothing was written

@@ -3,7 +3,7 @@
 // and the backend writes it in the same transaction.
 //
 // Calls are decided in order, each against the state that those before it leave:
-// repeated call → stale quota → depth → rate → unique key and debounce. A call
+// repeated call → slot of a schedule → stale quota → depth → rate → unique key and debounce. A call
 // that is not admitted changes nothing. (Redis decides in a script with the
 // same rules; the conformance suite holds them together.)
 package admit
@@ -19,13 +19,29 @@ import (
 
 // Snapshot is a namespace as read under its lock. Decide changes its maps.
 type Snapshot struct {
-	Now     time.Time // the store's clock, microseconds
-	Stamp   store.Stamp
-	Pending int64
-	Bucket  quota.Bucket
-	Known   map[string]Known    // by id: which of the calls' ids exist, in any state
-	Unique  map[string]*job.Job // by key: live holders of the calls' unique keys
-	Waiting map[string]*job.Job // by key: pending holders of the calls' debounce keys
+	Now      time.Time // the store's clock, microseconds
+	Stamp    store.Stamp
+	Pending  int64
+	Bucket   quota.Bucket
+	Known    map[string]Known    // by id: which of the calls' ids exist, in any state
+	Unique   map[string]*job.Job // by key: live holders of the calls' unique keys
+	Waiting  map[string]*job.Job // by key: pending holders of the calls' debounce keys
+	Standing map[string]Standing // by name: where the schedules of the calls' slots stand
+}
+
+// Standing is where a schedule stands.
+type Standing struct {
+	Revision int64
+	Paused   bool
+	NextAt   time.Time
+}
+
+// Stand notes where a schedule stands.
+func (s *Snapshot) Stand(schedule string, at Standing) {
+	if s.Standing == nil {
+		s.Standing = map[string]Standing{}
+	}
+	s.Standing[schedule] = at
 }
 
 // Known is a job that exists.
@@ -49,11 +65,12 @@ type Plan struct {
 	Shed     []Row           // dead letters to insert
 	Update   []*job.Job      // debounced jobs: new payload, form and run_at
 	Bucket   *quota.Bucket   // to store; nil leaves the bucket
+	Fired    []*store.Slot   // schedules that move on
 }
 
 // Writes reports whether the plan changes anything.
 func (p *Plan) Writes() bool {
-	return len(p.Live) > 0 || len(p.Shed) > 0 || len(p.Update) > 0 || p.Bucket != nil
+	return len(p.Live) > 0 || len(p.Shed) > 0 || len(p.Update) > 0 || p.Bucket != nil || len(p.Fired) > 0
 }
 
 // Decide decides calls of one namespace.
@@ -85,6 +102,9 @@ func (d *decider) call(c *store.Call) store.Outcome {
 	if out, done := d.repeated(c); done {
 		return out
 	}
+	if !d.stands(c.Slot) {
+		return store.Outcome{Err: store.ErrSlot}
+	}
 	if c.Stamp != d.Stamp {
 		return store.Outcome{Err: store.ErrStale}
 	}
@@ -95,13 +115,33 @@ func (d *decider) call(c *store.Call) store.Outcome {
 	case quota.Refuse:
 		return store.Outcome{Err: v.Fault}
 	case quota.Shed:
+		d.moveOn(c.Slot)
 		return d.shed(c, v.Error)
 	}
+	d.moveOn(c.Slot)
 	if c.Quota.EnqueueRate != nil {
 		d.Bucket = v.Bucket
 		d.plan.Bucket = &d.Bucket
 	}
 	return d.admit(c)
+}
+
+// stands reports whether a call's schedule, if it has one, stands at its slot.
+func (d *decider) stands(s *store.Slot) bool {
+	if s == nil {
+		return true
+	}
+	at, found := d.Standing[s.Schedule]
+	return found && !at.Paused && at.Revision == s.Revision && at.NextAt.Equal(s.Due)
+}
+
+// moveOn takes a call's schedule to its next slot.
+func (d *decider) moveOn(s *store.Slot) {
+	if s == nil {
+		return
+	}
+	d.Standing[s.Schedule] = Standing{Revision: s.Revision, NextAt: s.Next}
+	d.plan.Fired = append(d.plan.Fired, s)
 }
 
 // anchor moves the bucket back with a clock that stepped back. This is kept

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"flexiq/pkg/job"
 	"flexiq/pkg/store"
@@ -54,11 +55,12 @@ func (a *admission) run(ctx context.Context, l locking) (missed []int, err error
 	a.late, a.repeatable = true, true
 	held, spaces := make(map[string]bool), make(map[string]*space)
 	snapshot := admit.Snapshot{}
-	found := newFindings()
+	found, standing := newFindings(), make(map[string]map[string]admit.Standing)
 	err = a.read(ctx, func(b *batch) {
 		b.lock(a.names, l, held)
 		a.s.spaces(b, a.names, spaces, &snapshot.Now)
 		a.look(b, found)
+		a.standing(b, standing)
 	})
 	if err != nil {
 		return nil, err
@@ -78,6 +80,7 @@ func (a *admission) run(ctx context.Context, l locking) (missed []int, err error
 		sp := spaces[name]
 		snapshot.Stamp, snapshot.Pending, snapshot.Bucket = sp.stamp, sp.pending, sp.bucket
 		snapshot.Known, snapshot.Unique, snapshot.Waiting = found.known[name], found.unique[name], found.waiting[name]
+		snapshot.Standing = standing[name]
 		tells = tells || len(snapshot.Known)+len(snapshot.Unique)+len(snapshot.Waiting) > 0
 		one := snapshot
 		plan := admit.Decide(&one, calls)
@@ -88,7 +91,7 @@ func (a *admission) run(ctx context.Context, l locking) (missed []int, err error
 			plans = append(plans, decided{name, plan})
 		}
 	}
-	return missed, a.carryOut(ctx, plans, tells)
+	return missed, a.carryOut(ctx, plans, tells, snapshot.Now)
 }
 
 // decided is what to write in a namespace.
@@ -99,7 +102,7 @@ type decided struct {
 
 // carryOut writes plans. With nothing to write nothing is committed; but an answer
 // that tells of another's job must wait until that one is on the disk.
-func (a *admission) carryOut(ctx context.Context, plans []decided, tells bool) error {
+func (a *admission) carryOut(ctx context.Context, plans []decided, tells bool, now time.Time) error {
 	if len(plans) == 0 {
 		switch {
 		case !tells:
@@ -111,6 +114,7 @@ func (a *admission) carryOut(ctx context.Context, plans []decided, tells bool) e
 	}
 	var live, shed, moved inserts
 	var tokens buckets
+	var moving fired
 	for _, p := range plans {
 		for i := range p.Live {
 			live.add(&p.Live[i])
@@ -124,12 +128,14 @@ func (a *admission) carryOut(ctx context.Context, plans []decided, tells bool) e
 		if p.Bucket != nil {
 			tokens.add(p.ns, *p.Bucket)
 		}
+		moving.add(p.ns, p.Fired)
 	}
 	return a.commit(ctx, func(b *batch) {
 		live.insert(b)
 		shed.bury(b)
 		moved.update(b)
 		tokens.save(b)
+		moving.write(b, now)
 	})
 }
 

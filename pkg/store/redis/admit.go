@@ -130,7 +130,10 @@ func (s *Store) admitCommand(g *group, st *standing) *command {
 			before, after = c.Quota.ShedOverDepth(c.Namespace)
 			overRate = c.Quota.ShedOverRate(c.Namespace)
 		}
-		args = append(args, flag(c.Quota.Excess() == quota.Drop), before, after, overRate)
+		args = append(args, flag(c.Quota.Excess() == quota.Drop), before, after, overRate, flag(c.Slot != nil))
+		if at := c.Slot; at != nil {
+			args = append(args, at.Schedule, at.Revision, micros(at.Due), micros(at.At), micros(at.Next))
+		}
 		for k := range c.Jobs {
 			value, aside := encode(&c.Jobs[k], c.Origin, c.By)
 			args = append(args, c.Jobs[k].ID, value, aside)
@@ -147,6 +150,7 @@ const (
 	answerStale
 	answerConflict
 	answerRepeat
+	answerSlot
 )
 
 // outcomes reads the answers to a group's calls.
@@ -185,6 +189,8 @@ func outcome(c *store.Call, kind int64, r *list, now time.Time) store.Outcome {
 		return store.Outcome{Err: admit.Conflict(r.text())}
 	case answerRepeat:
 		return repeated(c, r)
+	case answerSlot:
+		return store.Outcome{Err: store.ErrSlot}
 	}
 	return broken(c, "an answer of kind %d", kind)
 }

@@ -40,7 +40,7 @@ func source(parts ...string) string {
 }
 
 var (
-	admitScript     = newScript("jobs", "bucket", "admit")
+	admitScript     = newScript("jobs", "bucket", "schedule", "admit")
 	turnScript      = newScript("jobs", "lanes", "turn")
 	heartbeatScript = newScript("jobs", "heartbeat")
 	expiredScript   = newScript("jobs", "expired")
@@ -73,6 +73,14 @@ var (
 	touchScript     = newScript("touch")
 	termScript      = newScript("term")
 	formatScript    = newScript("format")
+
+	putScheduleScript    = newScript("trail", "schedule", "putschedule")
+	deleteScheduleScript = newScript("trail", "deleteschedule")
+	listSchedulesScript  = newScript("schedule", "listschedules")
+	postponeScript       = newScript("trail", "schedule", "postpone")
+	putTriggerScript     = newScript("trail", "puttrigger")
+	listTriggersScript   = newScript("listtriggers")
+	signatureScript      = newScript("signature")
 )
 
 // policy says what may be done about a broken connection.

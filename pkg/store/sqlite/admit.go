@@ -91,6 +91,9 @@ func (t *tx) admit(g *group, out []store.Outcome) error {
 		if err := t.look(sp, g.calls, snapshot); err != nil {
 			return err
 		}
+		if err := t.standing(g.calls, snapshot); err != nil {
+			return err
+		}
 	}
 	plan := admit.Decide(snapshot, g.calls)
 	if plan.Writes() {
@@ -188,6 +191,9 @@ func (t *tx) carryOut(sp *space, plan *admit.Plan) error {
 		if err := t.updateWaiting(sp.id, j); err != nil {
 			return err
 		}
+	}
+	if err := t.fire(sp.name, plan.Fired); err != nil {
+		return err
 	}
 	if plan.Bucket == nil {
 		return nil

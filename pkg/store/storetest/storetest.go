@@ -93,6 +93,8 @@ var groups = []group{
 	{"List", listCases},
 	{"Quotas", quotaCases},
 	{"Tokens", tokenCases},
+	{"Schedules", scheduleCases},
+	{"Triggers", triggerCases},
 	{"Trail", trailCases},
 	{"Examine", examineCases},
 	{"Crowd", crowdCases},

@@ -33,6 +33,23 @@ func (s *Store) admit(c store.Call, now time.Time, made map[string]int) store.Ou
 	if out, known := sp.repeated(c); known {
 		return out
 	}
+	if c.Slot == nil {
+		return s.decide(c, now, made)
+	}
+	one := s.standing(c.Namespace, c.Slot.Schedule, c.Slot.Revision, c.Slot.Due)
+	if one == nil {
+		return store.Outcome{Err: store.ErrSlot}
+	}
+	out := s.decide(c, now, made)
+	if out.Err == nil {
+		one.NextAt, one.LastSlot, one.LastAt, one.Refusal = c.Slot.Next, c.Slot.At, now, store.Refusal{}
+	}
+	return out
+}
+
+// decide decides a call that was not seen before.
+func (s *Store) decide(c store.Call, now time.Time, made map[string]int) store.Outcome {
+	sp := s.spaces[c.Namespace]
 	if c.Stamp != s.stamp(c.Namespace) {
 		return store.Outcome{Err: store.ErrStale}
 	}

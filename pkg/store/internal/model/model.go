@@ -29,14 +29,15 @@ type World struct {
 	records  int            // ever written
 	changes  []store.Change // the change number is the index + 1
 	term     int64
-	lease    int64            // leases given out
-	poison   string           // a task whose jobs cannot be inserted
-	skew     map[string]int64 // how far the kept count of pending jobs is off, by namespace
+	lease    int64  // leases given out
+	poison   string // a task whose jobs cannot be inserted
+	producers
+	skew map[string]int64 // how far the kept count of pending jobs is off, by namespace
 }
 
 // New makes an empty world.
 func New() *World {
-	return &World{spaces: map[string]*space{}, tokens: map[string]*store.Token{}, skew: map[string]int64{}}
+	return &World{spaces: map[string]*space{}, tokens: map[string]*store.Token{}, producers: newProducers(), skew: map[string]int64{}}
 }
 
 // Open makes a handle with a clock of its own.

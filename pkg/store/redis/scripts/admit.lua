@@ -9,6 +9,7 @@
 --            number of jobs, revision, default revision, max_pending or empty,
 --            count and letter of the rate or 0, 1 to shed what is over a limit,
 --            the texts of a shed job before and after the pending count, the text for the rate,
+--            0, or 1 and of the schedule that it fires: name, revision and slot at which it must stand, slot that is fired, next slot
 --          and for each of its jobs
 --            id, value with run_at as asked for and the delay in place of created, payload kept aside or empty
 --
@@ -20,6 +21,7 @@
 --   {3, revision, default revision, 1 if written past the door}  stale
 --   {4, id}                conflict
 --   {5, entry …}           repeated; entries are {3 known | 1 duplicate | 0 none, id, value, worker}
+--   {6}                    the schedule does not stand at the slot
 
 local field = arg()
 local default, term = arg(), arg()
@@ -31,6 +33,7 @@ for c = 1, number() do
   one.revision, one.default, one.max_pending = number(), number(), optional()
   one.count, one.unit, one.drop = number(), number(), arg() == '1'
   one.before, one.after, one.over_rate = arg(), arg(), arg()
+  if arg() == '1' then one.slot = { name = arg(), revision = number(), due = number(), at = number(), next = number() } end
   for k = 1, jobs do
     local id = arg()
     local j = parse(id, arg())
@@ -200,9 +203,24 @@ local function admitted(c)
   return out
 end
 
+-- stands reports whether a call's schedule stands at its slot; go_on takes it to the next.
+local schedules, fired = {}, {}
+local function stands(slot)
+  if not slot then return true end
+  if schedules[slot.name] == nil then schedules[slot.name] = standing(slot.name) or false end
+  local s = schedules[slot.name]
+  return s and not s.paused and s.revision == slot.revision and s.next == slot.due
+end
+local function go_on(slot)
+  if not slot then return end
+  schedules[slot.name].next = slot.next
+  fired[#fired + 1] = slot
+end
+
 local function decide(c)
   local out = repeated(c)
   if out then return out end
+  if not stands(c.slot) then return { 6 } end
   if quota.past or c.revision ~= quota.revision or c.default ~= quota.default then
     return { 3, quota.revision, quota.fallback, quota.past and 1 or 0 }
   end
@@ -216,12 +234,16 @@ local function decide(c)
   elseif c.count > 0 and jobs > filled.tokens then
     limit = 2
   end
-  if limit and c.drop then return shed(c, limit) end
+  if limit and c.drop then
+    go_on(c.slot)
+    return shed(c, limit)
+  end
   if limit then return { 2, pending, bucket.count, bucket.unit, bucket.tokens, bucket.part, bucket.at } end
   if c.count > 0 then
     filled.tokens = filled.tokens - jobs
     bucket, bucket_changed = filled, true
   end
+  go_on(c.slot)
   return admitted(c)
 end
 
@@ -235,6 +257,7 @@ for i, c in ipairs(calls) do out[i + 2] = decide(c) end
 -- From here on it writes.
 enter(default, term)
 if bucket_changed then save_bucket(bucket) end
+for _, slot in ipairs(fired) do move_on(slot.name, slot.at, slot.next) end
 
 local function set_body(j)
   if has(j.flags, ASIDE) then
