@@ -8,6 +8,9 @@
 // flush is under way the arriving calls gather, and the next flush takes them
 // together: the more load, the cheaper a call, without a timer or a tuning knob.
 //
+// A flush whose outcome is decided, and which only waits for the disk, may let
+// the next one begin with [Decided].
+//
 // When more waits than one flush holds, the keys take turns by weight, so that
 // one key's backlog cannot fill the flushes of the others (see queue). The
 // bounds are calls and bytes, never goroutines; a call beyond them is refused
@@ -18,6 +21,7 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"runtime"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -103,7 +107,8 @@ type Group[In, Out any] struct {
 // New makes a group; name labels its metrics. flush gets at least one call,
 // the calls of a key in the order of their submission, and answers each of
 // them in order; an error is the answer to all. It is called by at most lanes
-// (at least 1) goroutines at once and must return soon after its context ends.
+// (at least 1) goroutines at once, not counting those that called [Decided],
+// and must return soon after its context ends.
 func New[In, Out any](name string, lanes int, opts Options[In], flush func(ctx context.Context, in []In) ([]Out, error)) *Group[In, Out] {
 	ctx, stop := context.WithCancel(context.Background())
 	return &Group[In, Out]{
@@ -222,22 +227,45 @@ func (g *Group[In, Out]) Close(ctx context.Context) error {
 
 func (g *Group[In, Out]) anyBusy() bool {
 	for i := range g.lanes {
-		if g.lanes[i].busy {
+		if g.lanes[i].busy || g.lanes[i].tails > 0 {
 			return true
 		}
 	}
 	return false
 }
 
-// run flushes a lane until nothing waits in it.
+// maxTails bounds the flushes of a lane that are decided and not answered. It is
+// enough to keep the store busy while the disk works, and keeps the groups large.
+const maxTails = 2
+
+type decidedKey struct{}
+
+// Decided tells, from within a flush, that the outcomes of its calls are fixed
+// and visible, so that the lane's next flush may begin: what is left is waiting,
+// for a disk for example. ctx is the flush's. The order in which calls of a key
+// are decided stays that of their submission; answers may then overtake each
+// other. It does nothing outside of a flush, or the second time.
+func Decided(ctx context.Context) {
+	if next, ok := ctx.Value(decidedKey{}).(func()); ok {
+		next()
+	}
+}
+
+// run flushes a lane until nothing waits in it, or until a flush lets another
+// goroutine go on with the lane.
 func (g *Group[In, Out]) run(lane *queue[In, Out]) {
 	for {
+		// Callers that are ready to run hand in first: those who were answered just
+		// now and come again, for example. Else the first of them would be flushed
+		// alone and the others would wait for it. It costs a lone call nothing.
+		runtime.Gosched()
 		calls := g.next(lane)
 		if len(calls) == 0 {
 			return
 		}
+		passed := false
 		started := time.Now()
-		outs, err := g.answer(calls)
+		outs, err := g.answer(calls, sync.OnceFunc(func() { passed = g.pass(lane) }))
 		g.meter.flushed(len(calls), time.Since(started), err)
 		g.release(calls)
 		for i, c := range calls {
@@ -247,6 +275,47 @@ func (g *Group[In, Out]) run(lane *queue[In, Out]) {
 			}
 			g.call(c, out, err)
 		}
+		if passed && !g.resume(lane) {
+			return
+		}
+	}
+}
+
+// pass gives the lane to another goroutine, unless too many flushes of it are
+// not answered yet.
+func (g *Group[In, Out]) pass(lane *queue[In, Out]) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if lane.tails == maxTails {
+		return false
+	}
+	lane.tails++
+	if len(lane.turns) > 0 {
+		go g.run(lane)
+	} else {
+		lane.busy = false
+	}
+	return true
+}
+
+// resume ends a flush that passed the lane on. It reports whether this goroutine
+// is to go on with the lane.
+func (g *Group[In, Out]) resume(lane *queue[In, Out]) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	lane.tails--
+	if !lane.busy && len(lane.turns) > 0 {
+		lane.busy = true
+		return true
+	}
+	g.rest()
+	return false
+}
+
+// rest tells a closed group's Close that nothing is in it, if that is so.
+func (g *Group[In, Out]) rest() {
+	if g.closed && !g.anyBusy() {
+		close(g.idle)
 	}
 }
 
@@ -259,9 +328,7 @@ func (g *Group[In, Out]) next(lane *queue[In, Out]) []call[In, Out] {
 		return calls
 	}
 	lane.busy = false
-	if g.closed && !g.anyBusy() {
-		close(g.idle)
-	}
+	g.rest()
 	return nil
 }
 
@@ -283,7 +350,7 @@ func (g *Group[In, Out]) release(calls []call[In, Out]) {
 }
 
 // answer flushes; a panic is an INTERNAL error of this flush alone.
-func (g *Group[In, Out]) answer(calls []call[In, Out]) (outs []Out, err error) {
+func (g *Group[In, Out]) answer(calls []call[In, Out], decided func()) (outs []Out, err error) {
 	defer func() {
 		if r := recover(); r != nil {
 			err = fault.Wrap(fmt.Errorf("panic: %v\n%s", r, debug.Stack()), fault.Internal, "internal error")
@@ -294,6 +361,7 @@ func (g *Group[In, Out]) answer(calls []call[In, Out]) (outs []Out, err error) {
 	}
 	ctx, cancel := context.WithTimeout(g.ctx, g.opts.FlushTimeout)
 	defer cancel()
+	ctx = context.WithValue(ctx, decidedKey{}, decided)
 	ins := make([]In, len(calls))
 	for i, c := range calls {
 		ins[i] = c.in

@@ -33,6 +33,7 @@ type turn[In, Out any] struct {
 // one call of each other, and a backlog costs only the key that has it.
 type queue[In, Out any] struct {
 	busy   bool // a goroutine flushes this lane
+	tails  int  // flushes that are decided and not answered
 	turns  turns[In, Out]
 	clock  int64
 	orders int64

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"flexiq/pkg/batch"
 	"flexiq/pkg/job"
 	"flexiq/pkg/store"
 )
@@ -32,7 +33,7 @@ func (s *Service) flush(ctx context.Context, parcels []*parcel) ([][]store.Outco
 	if len(calls) == 0 {
 		return out, nil
 	}
-	decided, err := s.store.Admit(ctx, calls)
+	decided, err := s.store.Admit(store.OnDecided(ctx, func() { batch.Decided(ctx) }), calls)
 	if err != nil {
 		return nil, err
 	}

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"flexiq/pkg/store"
 )
 
 // group is a group operation: units of several namespaces that share
@@ -62,6 +64,9 @@ func (g *group) run(ctx context.Context) error {
 	}
 	if len(units) > 0 {
 		g.rest(ctx, units, several, err)
+	}
+	if len(g.marks) > 0 {
+		store.Decided(ctx)
 	}
 	for _, mark := range slices.Compact(slices.Sorted(slices.Values(g.marks))) {
 		if err := g.s.flusher.flush(ctx, mark); err != nil {

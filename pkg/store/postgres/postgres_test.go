@@ -79,3 +79,23 @@ func shell(t testing.TB, address, sql string, args ...any) {
 	url, schema, _ := strings.Cut(address, " ")
 	execute(t, url, inSchema(sql, schema), args...)
 }
+
+// TestDecided begins a group operation while another one, of the same namespace,
+// waits for the disk: it is not held up, and finds what the other wrote.
+func TestDecided(t *testing.T) {
+	s := start(t, Options{})
+	must(t, s, calls(t, "a", 1, 1)) // the namespace has its row
+	told := 0
+	ctx := store.OnDecided(t.Context(), func() {
+		told++
+		must(t, s, calls(t, "a", 1, 1))
+		usage, err := s.Usage(t.Context(), []string{"a"})
+		if err != nil || usage[0].Pending != 3 {
+			t.Errorf("once decided: %d pending, %v, want 3", usage[0].Pending, err)
+		}
+	})
+	outcomes, err := s.Admit(ctx, calls(t, "a", 1, 1))
+	if err != nil || outcomes[0].Err != nil || told != 1 {
+		t.Errorf("Admit = %v, %v, and told %d times, want once", outcomes, err, told)
+	}
+}
