@@ -6,6 +6,8 @@ FUZZTIME ?= 10s
 TIMEOUT  ?= 10m
 PKG      ?= ./...
 ARGS     ?=
+RUN      ?= .
+SOAKTIME ?= 90m
 
 # The race detector also checks each pointer conversion, which makes SQLite,
 # translated from C, three times slower and finds nothing of ours there.
@@ -55,12 +57,24 @@ fuzz: ## Run every fuzz target for FUZZTIME (10s) each
 	  $(GO) test -run='^$$' -fuzz="^$${name#func }\$$" -fuzztime=$(FUZZTIME) "$$(dirname "$$file")" </dev/null || exit 1; \
 	done
 
+# Each soak is a test binary's run of its own: they measure, and one that hangs
+# or breaks the machine's peace must not spoil the next.
+.PHONY: soak
+soak: needs-servers ## Run the long tests one by one (RUN=NAME for some), which write bench/results/soak
+	@tests="$$(grep -roE '^func TestSoak[A-Za-z0-9_]+' --include='*_soak_test.go' . | sort | grep -E -- '$(RUN)')"; \
+	test -n "$$tests" || { echo "no soak is named like '$(RUN)'" >&2; exit 1; }; \
+	echo "$$tests" | { failed=; while IFS=: read -r file name; do \
+	  echo "== $$(dirname "$$file") $${name#func }"; \
+	  $(GO) test -tags soak -count=1 -v -timeout=$(SOAKTIME) -run="^$${name#func }\$$" "$$(dirname "$$file")" </dev/null || failed="$$failed $${name#func }"; \
+	done; test -z "$$failed" || { echo "failed:$$failed" >&2; exit 1; }; }
+
 .PHONY: lint
 lint: ## Check format, go vet, staticcheck
 	@badly="$$(gofmt -l .)"; test -z "$$badly" || { echo "gofmt would change:" >&2; echo "$$badly" >&2; exit 1; }
 	$(GO) vet ./...
+	$(GO) vet -tags soak ./...
 	$(GO) -C tools vet ./...
-	$(STATICCHECK) ./...
+	$(STATICCHECK) -tags soak ./...
 
 .PHONY: gen
 gen: ## Generate the Go code of pkg/api from its protobuf sources

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"flexiq/pkg/fault"
 	"flexiq/pkg/job"
 	"flexiq/pkg/store"
+	"flexiq/pkg/store/storetest"
 	"flexiq/pkg/testkit"
 )
 
@@ -22,111 +22,19 @@ import (
 // server counts its deadlocks, also those that another try hides.
 func TestNoDeadlocks(t *testing.T) {
 	url, schema := testkit.PostgresSchema(t)
-	const rounds, namespaces = 25, 5
-	deadlocks := func() int64 {
-		return ask(t, url, `select deadlocks from pg_stat_database where datname = current_database()`)
-	}
-	before := deadlocks()
-	admin := openAt(t, url, Options{Schema: schema})
-	term, err := admin.NewTerm(t.Context(), "me")
-	if err != nil {
-		t.Fatal(err)
-	}
-	name := func(i int) string { return fmt.Sprintf("ns-%d", i%namespaces) }
-	for i := range namespaces {
-		setQuota(t, admin, name(i), `{"max_running":1000000}`)
-	}
-	writers := map[string]func(*writer) error{
-		"admit": (*writer).admit, "admit more": (*writer).admit, "turn": (*writer).turn, "turn more": (*writer).turn,
-		"expire": (*writer).expire, "cancel": (*writer).cancel, "quota": (*writer).quota, "trim": (*writer).trim,
-	}
-	var group sync.WaitGroup
-	for what, do := range writers {
-		w := &writer{t: t, s: openAt(t, url, Options{Schema: schema, MaxConns: 2}), term: term, name: name, r: rand.New(rand.NewPCG(1, 2))}
-		group.Go(func() {
-			for range rounds {
-				if err := do(w); err != nil && !fault.Is(err, fault.StorageUnavailable) {
-					t.Errorf("%s: %v", what, err)
-				}
-			}
-		})
-	}
-	group.Wait()
+	before := deadlocks(t, url)
+	storetest.Writers(t, backend, url+" "+schema, func(round int) bool { return round < 15 })
 	// The statistics may come late, so this can miss one, but not find one that was none.
-	if n := deadlocks() - before; n != 0 {
+	if n := deadlocks(t, url) - before; n != 0 {
 		t.Errorf("%d deadlocks", n)
 	}
 	consistent(t, url, schema)
 }
 
-// writer is one of TestNoDeadlocks.
-type writer struct {
-	t    *testing.T
-	s    *Store
-	term int64
-	name func(int) string
-	r    *rand.Rand
-	held []store.Settlement
-}
-
-// some lists a few namespaces in no order.
-func (w *writer) some() []string {
-	var out []string
-	for range 3 {
-		out = append(out, w.name(w.r.IntN(100)))
-	}
-	return out
-}
-
-func (w *writer) admit() error {
-	var group []store.Call
-	for _, ns := range w.some() {
-		c := calls(w.t, ns, 1, 3)[0]
-		c.Quota, c.Stamp = inForce(w.t, w.s, ns)
-		c.Jobs[0].UniqueKey = fmt.Sprint(w.r.IntN(50))
-		group = append(group, c)
-	}
-	_, err := w.s.Admit(context.Background(), group)
-	return err
-}
-
-func (w *writer) turn() error {
-	var wants []store.Want
-	for _, ns := range w.some() {
-		q := want(w.t, w.s, ns, 3)
-		q.LeaseFor = time.Millisecond
-		wants = append(wants, q)
-	}
-	_, grants, err := w.s.Turn(context.Background(), w.held, wants)
-	w.held = nil
-	for _, g := range grants {
-		for i, l := range g.Jobs {
-			outcome := job.Outcomes[i%len(job.Outcomes)]
-			w.held = append(w.held, store.Settlement{Namespace: l.Job.Namespace, JobID: l.Job.ID, Lease: l.Lease, Outcome: outcome})
-		}
-	}
-	return err
-}
-
-func (w *writer) expire() error {
-	_, err := w.s.Expire(context.Background(), 20)
-	return err
-}
-
-func (w *writer) cancel() error {
-	_, err := w.s.Cancel(context.Background(), w.some()[0], store.Selection{}, 2)
-	return err
-}
-
-func (w *writer) quota() error {
-	_, err := w.s.PutQuota(context.Background(), store.QuotaChange{Namespace: w.some()[0], Default: w.r.IntN(10) == 0, Raw: []byte(`{"max_running":1000000}`)})
-	return err
-}
-
-func (w *writer) trim() error {
-	keep := int64(1)
-	_, err := w.s.Trim(context.Background(), store.Trim{Term: w.term, Namespace: w.some()[0], Table: store.Archive, Keep: &keep, Limit: 5})
-	return err
+// deadlocks is how many the server met.
+func deadlocks(t *testing.T, url string) int64 {
+	t.Helper()
+	return ask(t, url, `select deadlocks from pg_stat_database where datname = current_database()`)
 }
 
 // hold takes the lock of a namespace, as a transaction that hangs would, until

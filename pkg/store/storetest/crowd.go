@@ -16,6 +16,7 @@ import (
 
 var crowdCases = []testcase{
 	{"every operation at once", crowdMixed},
+	{"every writer at once", crowdWriters},
 	{"terms from many leaders", crowdTerms},
 	{"a call whose caller is gone", crowdGone},
 	{"the store answers", crowdPing},
@@ -61,6 +62,11 @@ func crowdMixed(f *fixture) {
 		left += u.Pending + u.Running + u.Archived + u.Dead
 	}
 	equal(f, "jobs that are there or were trimmed", left+c.trimmed.Load(), c.admitted.Load())
+}
+
+// crowdWriters: the writers that share keys and change limits, each as fast as it can.
+func crowdWriters(f *fixture) {
+	Writers(f.T, f.backend, f.address, func(round int) bool { return round < 10 })
 }
 
 // some picks namespaces in a random order.
