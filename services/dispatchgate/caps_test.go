@@ -17,88 +17,88 @@ import (
 	"flexiq/pkg/store"
 )
 
-// C02: a lost worker's slot is free within the end of its lease and a tick, and
+// A lost worker's slot is free within the end of its lease and a tick, and
 // never do two run.
 func TestLostWorker(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.run()
-	f.quota("ostler", `{"max_running":1}`)
-	ids := f.enqueue("ostler", job.Spec{}, job.Spec{}, job.Spec{})
-	first := f.await(f.start(t.Context(), "ostler", &flexiqv1.ClaimRequest{LeaseFor: durationpb.New(job.MinLease)}))
-	if len(first.jobs) != 1 {
-		t.Fatalf("got %v, %v", first.jobs, first.err)
-	}
-	second := f.await(f.start(t.Context(), "ostler", &flexiqv1.ClaimRequest{MaxJobs: 3, Wait: long}))
-	if len(second.jobs) != 1 || second.jobs[0].GetJob().GetId() != ids[0] || second.jobs[0].GetJob().GetAttempt() != 2 {
-		t.Fatalf("after the lost worker: %v, %v", second.jobs, second.err)
-	}
-	ended, began := first.jobs[0].GetLeaseExpiresAt().AsTime(), second.jobs[0].GetJob().GetStartedAt().AsTime()
-	if began.Before(ended) {
-		t.Errorf("the slot was given away %s before the lease ended", ended.Sub(began))
-	}
-	f.wantUsage("ostler", 2, 1, 0, 0)
-	if hints := f.ears.heard(); len(hints) == 0 || !slices.Equal(hints[0], []string{"ostler"}) {
-		t.Errorf("other gates were told of work of %v", hints)
-	}
-	if hints := f.ears.heardFreed(); len(hints) == 0 || !slices.Equal(hints[0], []string{"ostler"}) {
-		t.Errorf("other gates were told of free slots of %v", hints)
-	}
-	if r := f.settle("ostler", job.Completed, first.jobs...); r[0].GetAccepted() || r[0].GetReason() != "STALE_LEASE" || r[0].GetStatus() != "running" {
-		t.Errorf("the lost worker's settlement: %v", r)
-	}
-	if n := f.count(metricExpired, "state", "pending"); n != 1 {
-		t.Errorf("%v ended leases are counted", n)
-	}
+	everywhere(t, func(t *testing.T, f *fixture) {
+		f.run()
+		f.quota("ostler", `{"max_running":1}`)
+		ids := f.enqueue("ostler", job.Spec{}, job.Spec{}, job.Spec{})
+		first := f.await(f.start(t.Context(), "ostler", &flexiqv1.ClaimRequest{LeaseFor: durationpb.New(job.MinLease)}))
+		if len(first.jobs) != 1 {
+			t.Fatalf("got %v, %v", first.jobs, first.err)
+		}
+		second := f.await(f.start(t.Context(), "ostler", &flexiqv1.ClaimRequest{MaxJobs: 3, Wait: long}))
+		if len(second.jobs) != 1 || second.jobs[0].GetJob().GetId() != ids[0] || second.jobs[0].GetJob().GetAttempt() != 2 {
+			t.Fatalf("after the lost worker: %v, %v", second.jobs, second.err)
+		}
+		ended, began := first.jobs[0].GetLeaseExpiresAt().AsTime(), second.jobs[0].GetJob().GetStartedAt().AsTime()
+		if began.Before(ended) {
+			t.Errorf("the slot was given away %s before the lease ended", ended.Sub(began))
+		}
+		f.wantUsage("ostler", 2, 1, 0, 0)
+		if hints := f.ears.heard(); len(hints) == 0 || !slices.Equal(hints[0], []string{"ostler"}) {
+			t.Errorf("other gates were told of work of %v", hints)
+		}
+		if hints := f.ears.heardFreed(); len(hints) == 0 || !slices.Equal(hints[0], []string{"ostler"}) {
+			t.Errorf("other gates were told of free slots of %v", hints)
+		}
+		if r := f.settle("ostler", job.Completed, first.jobs...); r[0].GetAccepted() || r[0].GetReason() != "STALE_LEASE" || r[0].GetStatus() != "running" {
+			t.Errorf("the lost worker's settlement: %v", r)
+		}
+		if n := f.count(metricExpired, "state", "pending"); n != 1 {
+			t.Errorf("%v ended leases are counted", n)
+		}
+	})
 }
 
-// C05: under max_running 0 nothing runs, no attempt is spent, and it costs next
+// Under max_running 0 nothing runs, no attempt is spent, and it costs next
 // to nothing; raised, the waiting claims go on at once.
 func TestMaxRunningZero(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.quota("vetch", `{"max_running":0}`)
-	specs := make([]job.Spec, 5)
-	ids := f.enqueue("vetch", specs...)
-	var waiting []<-chan claimed
-	for range 5 {
-		waiting = append(waiting, f.start(t.Context(), "vetch", &flexiqv1.ClaimRequest{Wait: long}))
-	}
-	f.parked(5)
-	before, _ := f.way.count()
-	const looks = 4
-	for range looks { // as once a second
-		f.gate.lookRound(t.Context())
+	everywhere(t, func(t *testing.T, f *fixture) {
+		f.quota("vetch", `{"max_running":0}`)
+		specs := make([]job.Spec, 5)
+		ids := f.enqueue("vetch", specs...)
+		var waiting []<-chan claimed
+		for range 5 {
+			waiting = append(waiting, f.start(t.Context(), "vetch", &flexiqv1.ClaimRequest{Wait: long}))
+		}
 		f.parked(5)
-	}
-	if after, _ := f.way.count(); after-before > looks {
-		t.Errorf("%d turns in %d look rounds", after-before, looks)
-	}
-	for _, id := range ids {
-		if j := f.job("vetch", id); j.State != job.Pending || j.Attempt != 0 {
-			t.Errorf("a job is %s with attempt %d", j.State, j.Attempt)
+		before, _ := f.way.count()
+		const looks = 4
+		for range looks { // as once a second
+			f.gate.lookRound(t.Context())
+			f.parked(5)
 		}
-	}
-	f.quota("vetch", `{"max_running":2}`)
-	f.quotas.Invalidate("vetch", 0)
-	f.gate.QuotaChanged("vetch")
-	for _, w := range waiting[:2] {
-		if c := f.await(w); c.err != nil || len(c.jobs) != 1 {
-			t.Errorf("after the change: %v, %v", c.jobs, c.err)
+		if after, _ := f.way.count(); after-before > looks {
+			t.Errorf("%d turns in %d look rounds", after-before, looks)
 		}
-	}
-	f.parked(3)
-	f.wantUsage("vetch", 3, 2, 0, 0)
-	f.quota("vetch", "") // and nobody tells the cache
-	f.gate.QuotaChanged("")
-	for _, w := range waiting[2:] {
-		if c := f.await(w); c.err != nil || len(c.jobs) != 1 {
-			t.Errorf("without a limit: %v, %v", c.jobs, c.err)
+		for _, id := range ids {
+			if j := f.job("vetch", id); j.State != job.Pending || j.Attempt != 0 {
+				t.Errorf("a job is %s with attempt %d", j.State, j.Attempt)
+			}
 		}
-	}
-	if f.count(metricStale) == 0 {
-		t.Error("the stale quota was not noticed")
-	}
+		f.quota("vetch", `{"max_running":2}`)
+		f.quotas.Invalidate("vetch", 0)
+		f.gate.QuotaChanged("vetch")
+		for _, w := range waiting[:2] {
+			if c := f.await(w); c.err != nil || len(c.jobs) != 1 {
+				t.Errorf("after the change: %v, %v", c.jobs, c.err)
+			}
+		}
+		f.parked(3)
+		f.wantUsage("vetch", 3, 2, 0, 0)
+		f.quota("vetch", "") // and nobody tells the cache
+		f.gate.QuotaChanged("")
+		for _, w := range waiting[2:] {
+			if c := f.await(w); c.err != nil || len(c.jobs) != 1 {
+				t.Errorf("without a limit: %v, %v", c.jobs, c.err)
+			}
+		}
+		if f.count(metricStale) == 0 {
+			t.Error("the stale quota was not noticed")
+		}
+	})
 }
 
 // A slot that a settlement frees is given away in the same turn, and other gates
@@ -142,97 +142,97 @@ func TestSettlementFreesTheSlot(t *testing.T) {
 
 // What frees a slot in one gate wakes the claims of another.
 func TestTwoGates(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	g := f.second()
-	f.ears.listen, g.ears.listen = g.gate.Woken, f.gate.Woken
-	f.ears.watch, g.ears.watch = g.gate.Freed, f.gate.Freed
-	f.quota("a", `{"max_running":1}`)
-	f.enqueue("a", job.Spec{}, job.Spec{}, job.Spec{})
-	holder, other := f, g
-	held := holder.claim("a", 1)
-	for i, outcome := range []job.Outcome{job.Completed, job.Released, job.Completed, job.GivenUp} {
-		waiting := other.start(t.Context(), "a", &flexiqv1.ClaimRequest{Wait: long})
-		other.parked(1)
-		holder.settle("a", outcome, held...)
-		if i == 3 {
-			break
-		}
-		c := other.await(waiting)
-		if c.err != nil || len(c.jobs) != 1 {
-			t.Fatalf("after %s: %v, %v", outcome, c.jobs, c.err)
-		}
-		held, holder, other = c.jobs, other, holder
-	}
-	f.wantUsage("a", 0, 0, 2, 1)
-}
-
-// C13: being held back by a cap is no attempt, and the order is kept.
-func TestGatedIsNoAttempt(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.quota("ferrule", `{"max_running":1}`)
-	const jobs, workers = 60, 4
-	specs := make([]job.Spec, jobs)
-	for i := range specs {
-		specs[i] = job.Spec{MaxAttempts: 1, Priority: int32(i % 3)}
-	}
-	ids := f.enqueue("ferrule", specs...)
-	want := slices.Clone(ids)
-	slices.SortStableFunc(want, func(a, b string) int {
-		return int(specs[slices.Index(ids, b)].Priority - specs[slices.Index(ids, a)].Priority)
-	})
-	var (
-		mu   sync.Mutex
-		got  []string
-		crew sync.WaitGroup
-	)
-	ctx, stop := context.WithCancel(t.Context())
-	for range workers {
-		crew.Go(func() {
-			for {
-				c := <-f.start(ctx, "ferrule", &flexiqv1.ClaimRequest{Wait: long})
-				if len(c.jobs) == 0 {
-					return
-				}
-				mu.Lock()
-				got = append(got, c.jobs[0].GetJob().GetId())
-				all := len(got) == jobs
-				mu.Unlock()
-				f.settle("ferrule", job.Completed, c.jobs...)
-				if all {
-					stop()
-				}
+	everywhere(t, func(t *testing.T, f *fixture) {
+		g := f.second()
+		f.ears.listen, g.ears.listen = g.gate.Woken, f.gate.Woken
+		f.ears.watch, g.ears.watch = g.gate.Freed, f.gate.Freed
+		f.quota("a", `{"max_running":1}`)
+		f.enqueue("a", job.Spec{}, job.Spec{}, job.Spec{})
+		holder, other := f, g
+		held := holder.claim("a", 1)
+		for i, outcome := range []job.Outcome{job.Completed, job.Released, job.Completed, job.GivenUp} {
+			waiting := other.start(t.Context(), "a", &flexiqv1.ClaimRequest{Wait: long})
+			other.parked(1)
+			holder.settle("a", outcome, held...)
+			if i == 3 {
+				break
 			}
-		})
-	}
-	crew.Wait()
-	stop()
-	f.wantUsage("ferrule", 0, 0, jobs, 0)
-	if !slices.Equal(got, want) {
-		t.Error("the jobs did not run in the order of priority and age")
-	}
-	for _, id := range ids {
-		if j := f.job("ferrule", id); j.State != job.Complete || j.Attempt != 1 {
-			t.Fatalf("a job is %s with attempt %d", j.State, j.Attempt)
+			c := other.await(waiting)
+			if c.err != nil || len(c.jobs) != 1 {
+				t.Fatalf("after %s: %v, %v", outcome, c.jobs, c.err)
+			}
+			held, holder, other = c.jobs, other, holder
 		}
-	}
+		f.wantUsage("a", 0, 0, 2, 1)
+	})
 }
 
-// C12: what comes back is let in, above the cap.
-func TestReturnedWorkHasRoom(t *testing.T) {
-	t.Parallel()
-	f := newFixture(t)
-	f.quota("ingot", `{"max_pending":10}`)
-	f.enqueue("ingot", make([]job.Spec, 10)...)
-	held := f.claim("ingot", 10)
-	f.enqueue("ingot", make([]job.Spec, 10)...)
-	for _, r := range f.settle("ingot", job.Failed, held...) {
-		if !r.GetAccepted() || r.GetStatus() != "pending" {
-			t.Errorf("got %v", r)
+// Being held back by a cap is no attempt, and the order is kept.
+func TestGatedIsNoAttempt(t *testing.T) {
+	everywhere(t, func(t *testing.T, f *fixture) {
+		f.quota("ferrule", `{"max_running":1}`)
+		const jobs, workers = 60, 4
+		specs := make([]job.Spec, jobs)
+		for i := range specs {
+			specs[i] = job.Spec{MaxAttempts: 1, Priority: int32(i % 3)}
 		}
-	}
-	f.wantUsage("ingot", 20, 0, 0, 0)
+		ids := f.enqueue("ferrule", specs...)
+		want := slices.Clone(ids)
+		slices.SortStableFunc(want, func(a, b string) int {
+			return int(specs[slices.Index(ids, b)].Priority - specs[slices.Index(ids, a)].Priority)
+		})
+		var (
+			mu   sync.Mutex
+			got  []string
+			crew sync.WaitGroup
+		)
+		ctx, stop := context.WithCancel(t.Context())
+		for range workers {
+			crew.Go(func() {
+				for {
+					c := <-f.start(ctx, "ferrule", &flexiqv1.ClaimRequest{Wait: long})
+					if len(c.jobs) == 0 {
+						return
+					}
+					mu.Lock()
+					got = append(got, c.jobs[0].GetJob().GetId())
+					all := len(got) == jobs
+					mu.Unlock()
+					f.settle("ferrule", job.Completed, c.jobs...)
+					if all {
+						stop()
+					}
+				}
+			})
+		}
+		crew.Wait()
+		stop()
+		f.wantUsage("ferrule", 0, 0, jobs, 0)
+		if !slices.Equal(got, want) {
+			t.Error("the jobs did not run in the order of priority and age")
+		}
+		for _, id := range ids {
+			if j := f.job("ferrule", id); j.State != job.Complete || j.Attempt != 1 {
+				t.Fatalf("a job is %s with attempt %d", j.State, j.Attempt)
+			}
+		}
+	})
+}
+
+// What comes back is let in, above the cap.
+func TestReturnedWorkHasRoom(t *testing.T) {
+	everywhere(t, func(t *testing.T, f *fixture) {
+		f.quota("ingot", `{"max_pending":10}`)
+		f.enqueue("ingot", make([]job.Spec, 10)...)
+		held := f.claim("ingot", 10)
+		f.enqueue("ingot", make([]job.Spec, 10)...)
+		for _, r := range f.settle("ingot", job.Failed, held...) {
+			if !r.GetAccepted() || r.GetStatus() != "pending" {
+				t.Errorf("got %v", r)
+			}
+		}
+		f.wantUsage("ingot", 20, 0, 0, 0)
+	})
 }
 
 // Under an unreadable quota a claim waits and ends empty; the repair is felt at once.
@@ -319,7 +319,7 @@ func TestQuotaNotLoaded(t *testing.T) {
 	}
 }
 
-// The namespaces of one gate take turns, whatever their backlogs: C14.
+// The namespaces of one gate take turns, whatever their backlogs.
 func TestNoNamespaceStarves(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -106,7 +106,7 @@ func TestHintWakes(t *testing.T) {
 	}
 }
 
-// C21: whenever the job and its hint come, around the moment between "the store
+// Whenever the job and its hint come, around the moment between "the store
 // had nothing" and parking, the claim gets it, without the fallback.
 func TestNoWakeUpIsLost(t *testing.T) {
 	t.Parallel()
@@ -173,7 +173,7 @@ func dawdle(most int) {
 	}
 }
 
-// C21: a hint that never arrives costs no more than the look round.
+// A hint that never arrives costs no more than the look round.
 func TestLostHint(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

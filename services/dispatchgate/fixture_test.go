@@ -21,6 +21,8 @@ import (
 	"flexiq/pkg/quota"
 	"flexiq/pkg/rpc"
 	"flexiq/pkg/store"
+	"flexiq/pkg/store/postgres"
+	"flexiq/pkg/store/redis"
 	"flexiq/pkg/store/sqlite"
 	"flexiq/pkg/testkit"
 )
@@ -113,8 +115,9 @@ func (s *interposed) count() (turns, wants int) {
 // tells its cache of changed quotas.
 type fixture struct {
 	*testing.T
-	store    *sqlite.Store
-	way      *interposed // between the gate and the store
+	store    store.Store
+	another  func() store.Store // opens the same database again, as another process does
+	way      *interposed        // between the gate and the store
 	quotas   *configcache.Cache[configcache.Quota]
 	gate     *Service
 	door     *httptest.Server
@@ -125,17 +128,59 @@ type fixture struct {
 
 func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 	t.Helper()
+	return newFixtureOn(t, backends["sqlite"], change...)
+}
+
+func newFixtureOn(t *testing.T, database func(t *testing.T) func() (store.Store, error), change ...func(*Config)) *fixture {
+	t.Helper()
 	f := &fixture{T: t, tokens: map[string]string{}}
-	var err error
-	f.store, err = sqlite.Open(t.Context(), filepath.Join(t.TempDir(), "flexiq.db"), sqlite.Options{Timeout: testkit.Patience})
-	f.must(err)
-	t.Cleanup(func() {
-		if err := f.store.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	open := database(t)
+	f.another = func() store.Store {
+		s, err := open()
+		f.must(err)
+		t.Cleanup(func() {
+			if err := s.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return s
+	}
+	f.store = f.another()
 	f.open(change...)
 	return f
+}
+
+// backends make a database and open it, as often as is asked.
+var backends = map[string]func(t *testing.T) func() (store.Store, error){
+	"sqlite": func(t *testing.T) func() (store.Store, error) {
+		path := filepath.Join(t.TempDir(), "flexiq.db")
+		return func() (store.Store, error) {
+			return sqlite.Open(context.Background(), path, sqlite.Options{Timeout: testkit.Patience})
+		}
+	},
+	"postgres": func(t *testing.T) func() (store.Store, error) {
+		url, schema := testkit.PostgresSchema(t)
+		return func() (store.Store, error) {
+			return postgres.Open(context.Background(), url, postgres.Options{Schema: schema, Timeout: testkit.Patience})
+		}
+	},
+	"redis": func(t *testing.T) func() (store.Store, error) {
+		url, prefix := testkit.RedisPrefix(t)
+		return func() (store.Store, error) {
+			return redis.Open(context.Background(), url, redis.Options{Prefix: prefix, Timeout: testkit.Patience})
+		}
+	},
+}
+
+// everywhere runs a test on each backend.
+func everywhere(t *testing.T, test func(t *testing.T, f *fixture)) {
+	t.Parallel()
+	for name, database := range backends {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, newFixtureOn(t, database))
+		})
+	}
 }
 
 // open puts a gate in front of the fixture's store.
@@ -167,7 +212,7 @@ func (f *fixture) open(change ...func(*Config)) {
 // second is another gate in front of the same store.
 func (f *fixture) second() *fixture {
 	f.Helper()
-	g := &fixture{T: f.T, store: f.store, tokens: f.tokens}
+	g := &fixture{T: f.T, store: f.another(), another: f.another, tokens: f.tokens}
 	g.open()
 	return g
 }

@@ -189,7 +189,7 @@ func TestLineGrowsWhileItIsServed(t *testing.T) {
 	}
 }
 
-// A wake-up between the store's look and its answer is not lost: C21.
+// A wake-up between the store's look and its answer is not lost.
 func TestWakeWhileAsking(t *testing.T) {
 	t.Parallel()
 	h := newHall(t)

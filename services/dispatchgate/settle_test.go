@@ -79,7 +79,7 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// C22: an error text of any kind is stored, cleaned and cut; a result that
+// An error text of any kind is stored, cleaned and cut; a result that
 // cannot be stored is refused by name and costs nothing.
 func TestWhatCannotBeStored(t *testing.T) {
 	t.Parallel()
@@ -171,7 +171,7 @@ func TestHeartbeat(t *testing.T) {
 	}
 }
 
-// C23: the jobs of another namespace are simply not there, with their true leases shown.
+// The jobs of another namespace are simply not there, with their true leases shown.
 func TestAnotherNamespace(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
