@@ -47,6 +47,7 @@ var layers = []layer{
 	{"the suite", []string{"pkg/store/storetest"}, append([]string{"pkg/store", "pkg/store/internal/model"}, pure...), slices.Concat(servers, databases)},
 	{"backends", []string{"pkg/store/..."}, slices.Concat(pure, contract, []string{"pkg/store/migration"}), servers},
 	{"the embedded server's door", []string{"pkg/auth/embedded"}, slices.Concat(pure, contract, means), databases},
+	{"an outside server's door", []string{"pkg/auth/callout"}, slices.Concat(pure, means), slices.Concat(servers, databases)},
 	{"tests' servers", []string{"pkg/testkit"}, nil, nil},
 	{"means", means, slices.Concat(pure, []string{"pkg/store"}, means), slices.Concat(servers, databases)},
 	{"the client", []string{"pkg/client"}, slices.Concat(pure, means), slices.Concat(servers, databases)},

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"flexiq/pkg/auth"
+	"flexiq/pkg/auth/callout"
 	"flexiq/pkg/auth/embedded"
 	"flexiq/pkg/bus"
 	"flexiq/pkg/configcache"
@@ -57,6 +58,7 @@ type daemon struct {
 
 	authenticator *embedded.Authenticator // nil with an outside NATS server
 	nats          *server.Server          // nil with an outside NATS server
+	callout       *callout.Authenticator  // nil unless it authenticates for an outside NATS server
 	conn          *bus.Conn
 
 	admission    *admission.Service
@@ -167,7 +169,7 @@ func (d *daemon) openBus(ctx context.Context) error {
 		}
 		d.nats, d.natsURL, o.InProcess = s, d.cert.address("nats", s.Addr().String()), s
 	} else {
-		o.URL, o.CAFile, d.natsURL = d.opts.NATSURL, d.opts.TLSCA, d.opts.NATSURL
+		o.URL, o.CAFile, o.CredsFile, d.natsURL = d.opts.NATSURL, d.opts.TLSCA, d.opts.NATSCreds, d.opts.NATSURL
 	}
 	conn, err := bus.Connect(ctx, o)
 	if err != nil {
@@ -176,6 +178,9 @@ func (d *daemon) openBus(ctx context.Context) error {
 	d.conn = conn
 	if d.opts.NATSURL != "" {
 		if err := d.checkOutsideNATS(); err != nil {
+			return err
+		}
+		if err := d.openCallout(ctx); err != nil {
 			return err
 		}
 	}
@@ -208,6 +213,32 @@ func (d *daemon) checkOutsideNATS() error {
 		}
 	}
 	d.log.Warn().Msg("the NATS server asks for no authentication: every program that reaches it is every tenant")
+	return nil
+}
+
+// openCallout begins to authenticate tenants for the outside server, if this
+// process has the keys for it.
+func (d *daemon) openCallout(ctx context.Context) error {
+	if !d.opts.runs(configService) {
+		return nil
+	}
+	if d.opts.NATSAuth == "" {
+		if d.conn.Raw().AuthRequired() {
+			d.log.Warn().Msg("without --nats-auth this process lets no tenant into the NATS server")
+		}
+		return nil
+	}
+	keys, err := callout.ReadKeys(d.opts.NATSAuth)
+	if err != nil {
+		return &usageError{"--nats-auth", err.Error()}
+	}
+	d.callout, err = callout.Start(ctx, callout.Options{
+		URL: d.opts.NATSURL, CAFile: d.opts.TLSCA, Name: "flexiqd " + d.name, Keys: keys, Verifier: d.verifier, Log: d.log,
+	})
+	if err != nil {
+		return fmt.Errorf("cannot authenticate for the NATS server: %w", err)
+	}
+	d.health.Add(telemetry.Check{Name: "authenticator", Run: d.callout.Check})
 	return nil
 }
 
@@ -314,9 +345,12 @@ func (d *daemon) openRetention(context.Context) error {
 	return nil
 }
 
-// cut closes the open connections of a token, where this process holds them.
+// cut closes the open connections of a token.
 func (d *daemon) cut(tokenID string) {
 	if d.authenticator != nil {
 		d.authenticator.Cut(tokenID)
+	}
+	if d.callout != nil {
+		d.callout.Cut(tokenID)
 	}
 }

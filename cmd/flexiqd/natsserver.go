@@ -22,6 +22,7 @@ import (
 // host's memory.
 const (
 	natsMaxPayload   = 8 << 20
+	natsMaxPending   = 64 << 20
 	natsMaxMemory    = 64 << 20
 	natsMaxStore     = 4 << 30
 	natsReadyTimeout = 10 * time.Second
@@ -47,7 +48,7 @@ func embedNATS(listen, dir string, secure *tls.Config, authenticator *embedded.A
 		ServerName: "flexiqd",
 		Host:       host, Port: port,
 		NoSigs:     true,
-		MaxPayload: natsMaxPayload, MaxPending: 64 << 20,
+		MaxPayload: natsMaxPayload, MaxPending: natsMaxPending,
 		JetStream: true, StoreDir: filepath.Join(dir, "nats"),
 		JetStreamMaxMemory: natsMaxMemory, JetStreamMaxStore: natsMaxStore,
 		CustomClientAuthentication: authenticator,

@@ -22,6 +22,7 @@ type commands struct {
 	Version kong.VersionFlag `help:"Print the version."`
 	Serve   serveCommand     `cmd:"" default:"withargs" help:"Run services until a signal; all four when none is named."`
 	Migrate migrateCommand   `cmd:"" help:"Look at, take and take back the steps of the store's schema."`
+	NATS    natsCommand      `cmd:"" name:"nats" help:"Set up an outside NATS server."`
 	Doctor  doctorCommand    `cmd:"" help:"Compare what is kept about jobs with the jobs, and mend it."`
 }
 
@@ -43,6 +44,8 @@ type serveCommand struct {
 	Migrate string `help:"Create or upgrade the store at start (${enum})." enum:"on,off" default:"on" env:"FLEXIQ_MIGRATE"`
 
 	NATSURL    string `name:"nats-url" help:"Outside NATS server; empty embeds one." env:"FLEXIQ_NATS_URL"`
+	NATSCreds  string `name:"nats-creds" help:"File with the credentials of the services on an outside NATS server: NATS credentials, or the seed of a user." type:"existingfile" placeholder:"FILE" env:"FLEXIQ_NATS_CREDS"`
+	NATSAuth   string `name:"nats-auth" help:"File with the keys by which the service config authenticates tenants for an outside NATS server." type:"existingfile" placeholder:"FILE" env:"FLEXIQ_NATS_AUTH"`
 	NATSListen string `name:"nats-listen" help:"Address of the embedded NATS server." default:"127.0.0.1:4222" env:"FLEXIQ_NATS_LISTEN"`
 	HTTPListen string `name:"http-listen" help:"Address of HTTP and gRPC." default:"127.0.0.1:8080" env:"FLEXIQ_HTTP_LISTEN"`
 	Insecure   bool   `help:"Accept listeners beyond loopback without TLS, and NATS servers beyond loopback without authentication." env:"FLEXIQ_INSECURE"`
@@ -119,6 +122,9 @@ func (c *serveCommand) complete() error {
 	if err := c.checkTLS(); err != nil {
 		return err
 	}
+	if err := c.checkOutside(); err != nil {
+		return err
+	}
 	if err := c.checkListen("--http-listen", c.HTTPListen); err != nil {
 		return err
 	}
@@ -128,6 +134,16 @@ func (c *serveCommand) complete() error {
 		}
 	}
 	return c.checkRanges()
+}
+
+// checkOutside refuses options of an outside NATS server without one.
+func (c *serveCommand) checkOutside() error {
+	for flag, value := range map[string]string{"--nats-creds": c.NATSCreds, "--nats-auth": c.NATSAuth} {
+		if value != "" && c.NATSURL == "" {
+			return &usageError{flag, "is for an outside NATS server: give its --nats-url"}
+		}
+	}
+	return nil
 }
 
 func (c *serveCommand) storeOptions() storeOptions {

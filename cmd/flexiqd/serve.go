@@ -278,6 +278,9 @@ func (d *daemon) stop() error {
 		}
 	}
 	errs = append(errs, d.running.Wait())
+	if d.callout != nil {
+		d.callout.Close(ctx)
+	}
 	if d.conn != nil {
 		d.conn.Close(ctx)
 	}

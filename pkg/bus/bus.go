@@ -85,6 +85,8 @@ type Conn struct {
 	faults  *rpc.FaultLog
 	calls   mux
 
+	refusals refusals
+
 	mu          sync.Mutex
 	reconnected []func()
 	served      []*Endpoints
@@ -122,6 +124,8 @@ func Connect(ctx context.Context, o Options) (*Conn, error) {
 	c.calls.init(c)
 	nc, err := nats.Connect(o.url(), append(c.natsOptions(timeout), creds)...)
 	switch {
+	case errors.Is(err, nats.ErrAuthorization) && c.refusals.slow():
+		return nil, fault.Wrap(err, fault.Overloaded, "nobody could check the token in time")
 	case errors.Is(err, nats.ErrAuthorization), errors.Is(err, nats.ErrAuthExpired), errors.Is(err, nats.ErrAuthRevoked):
 		return nil, fault.Wrap(err, fault.Unauthenticated, "the token is not valid")
 	case err != nil:
@@ -158,6 +162,9 @@ func (c *Conn) natsOptions(timeout time.Duration) []nats.Option {
 	}
 	if o.InProcess != nil {
 		opts = append(opts, nats.InProcessServer(o.InProcess))
+	} else {
+		c.refusals.Timeout = timeout
+		opts = append(opts, nats.SetCustomDialer(&c.refusals))
 	}
 	if o.Token != "" {
 		opts = append(opts, nats.Token(o.Token))
@@ -186,6 +193,7 @@ func (c *Conn) OnReconnect(fn func()) {
 }
 
 func (c *Conn) onReconnected(nc *nats.Conn) {
+	c.refusals.sure.Store(false)
 	c.opts.Log.Info().Msg("reconnected to NATS")
 	if err := nc.FlushTimeout(flushTimeout); err != nil {
 		return // disconnected again; the next reconnection calls
@@ -207,6 +215,8 @@ func (c *Conn) disconnected(_ *nats.Conn, err error) {
 
 func (c *Conn) asyncError(_ *nats.Conn, sub *nats.Subscription, err error) {
 	switch {
+	case errors.Is(err, nats.ErrAuthorization):
+		c.refusals.sure.Store(!c.refusals.slow())
 	case errors.Is(err, nats.ErrPermissionViolation):
 		if c.calls.denied(err) {
 			return

@@ -93,7 +93,8 @@ func isNoResponders(msg *nats.Msg) bool {
 }
 
 // connFault tells why nothing could be sent.
-func connFault(nc *nats.Conn, err error) error {
+func (c *Conn) connFault(err error) error {
+	nc := c.nc
 	switch {
 	case errors.Is(err, nats.ErrMaxPayload):
 		limit := nc.MaxPayload()
@@ -101,7 +102,7 @@ func connFault(nc *nats.Conn, err error) error {
 			With("limit", strconv.FormatInt(limit, 10))
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return fault.Of(err)
-	case errors.Is(nc.LastError(), nats.ErrAuthorization): // not ErrAuthExpired: a connection may end before its token
+	case c.Refused():
 		return fault.Wrap(err, fault.Unauthenticated, "the token is not valid")
 	}
 	return fault.Wrap(err, fault.Overloaded, "there is no connection to NATS")
@@ -150,7 +151,7 @@ func (m *mux) roundTrip(ctx context.Context, msg *nats.Msg) (*nats.Msg, error) {
 	}
 	defer m.remove(token)
 	if err := m.conn.nc.PublishMsg(msg); err != nil {
-		return nil, connFault(m.conn.nc, err)
+		return nil, m.conn.connFault(err)
 	}
 	select {
 	case a := <-p.answer:
@@ -168,7 +169,7 @@ func (m *mux) add(p *pending, msg *nats.Msg) (token string, err error) {
 		m.inbox = m.conn.prefix + "." + nuid.Next() + "."
 		if m.sub, err = m.conn.nc.Subscribe(m.inbox+"*", m.receive); err != nil {
 			m.sub = nil
-			return "", connFault(m.conn.nc, err)
+			return "", m.conn.connFault(err)
 		}
 	}
 	m.next++

@@ -137,11 +137,11 @@ func (c *Conn) hint(subject string, body []byte) {
 func (c *Conn) hear(subject string, fn nats.MsgHandler) (stop func(), err error) {
 	sub, err := c.nc.Subscribe(subject, fn)
 	if err != nil {
-		return nil, connFault(c.nc, err)
+		return nil, c.connFault(err)
 	}
 	if err := flush(context.Background(), c.nc); err != nil {
 		_ = sub.Unsubscribe() // the connection is down; there is nobody to tell
-		return nil, connFault(c.nc, err)
+		return nil, c.connFault(err)
 	}
 	return func() { _ = sub.Unsubscribe() }, nil // fails when closed, and then it is unsubscribed
 }

@@ -79,7 +79,7 @@ func (c *Conn) Serve(service string, methods []rpc.Method, ids *auth.Verifier) (
 	e.pool = newPool(o.Workers, o.Log)
 	if err := e.subscribe(methods); err != nil {
 		e.abandon()
-		return nil, connFault(c.nc, err)
+		return nil, c.connFault(err)
 	}
 	c.mu.Lock()
 	c.served = append(c.served, e)

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"os"
 	"path/filepath"
 	"time"
@@ -97,10 +96,8 @@ func (t *natsTransport) poll(ctx context.Context, req *flexiqv1.ClaimRequest) (*
 
 // unsent tells why a poll could not be sent.
 func (t *natsTransport) unsent(err error) error {
-	nc := t.conn.Raw()
-	// Not for ErrAuthExpired: a connection may end before its token.
-	if last := nc.LastError(); !nc.IsConnected() && errors.Is(last, nats.ErrAuthorization) {
-		return fault.Wrap(last, fault.Unauthenticated, "the token is not valid")
+	if t.conn.Refused() {
+		return fault.Wrap(err, fault.Unauthenticated, "the token is not valid")
 	}
 	return unreachable(t.server, unsent{err})
 }

@@ -120,7 +120,10 @@ func dialFault(ctx context.Context, servers string, err error) error {
 		return err
 	}
 	cause := errors.Unwrap(f)
-	if cause == nil || errors.Is(cause, nats.ErrNoServers) {
+	switch {
+	case errors.Is(cause, nats.ErrAuthorization):
+		cause = errors.New("nobody could check the token in time")
+	case cause == nil || errors.Is(cause, nats.ErrNoServers):
 		cause = probe(ctx, servers)
 	}
 	return unreachable(servers, unsent{cause})
