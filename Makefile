@@ -31,6 +31,7 @@ build: ## Build static binaries into bin/
 test: needs-cc needs-servers ## Run all tests with the race detector (PKG=./pkg/job/... for some of them)
 	CGO_ENABLED=1 $(GO) test -race $(UNCHECKED) -timeout=$(TIMEOUT) $(PKG)
 	$(GO) -C tools test ./...
+	$(GO) -C bench test ./...
 
 .PHONY: race
 race: test ## The same as test
@@ -74,6 +75,7 @@ lint: ## Check format, go vet, staticcheck
 	$(GO) vet ./...
 	$(GO) vet -tags soak ./...
 	$(GO) -C tools vet ./...
+	$(GO) -C bench vet ./...
 	$(STATICCHECK) -tags soak ./...
 
 .PHONY: gen
@@ -87,3 +89,18 @@ gen-check: ## Fail when generated code is not what its sources give
 .PHONY: up
 up: ## Run flexiqd from source, all in one process (ARGS=... for its flags)
 	$(GO) run ./cmd/flexiqd $(ARGS)
+
+# The benchmarks of the packages, each once, so that they keep on working.
+.PHONY: bench-once
+bench-once: needs-servers ## Run every Go benchmark once, to see that it works
+	$(GO) test -run='^$$' -bench=. -benchtime=1x -timeout=$(TIMEOUT) $(PKG)
+
+ROWS ?=
+
+.PHONY: bench
+bench: needs-servers ## Measure beside the peers, up to 40 minutes (ROWS=B1,B4 for some rows)
+	$(GO) -C bench run . -rows '$(ROWS)' $(if $(ROWS),,-out results) $(ARGS)
+
+.PHONY: bench-quick
+bench-quick: needs-servers ## Measure the rows that show most in under three minutes, roughly
+	$(GO) -C bench run . -quick -rows '$(ROWS)' $(ARGS)

@@ -97,7 +97,7 @@ func start(ctx context.Context, c *serveCommand, io stdio) (_ *daemon, err error
 		}
 	}()
 	for _, step := range []func(context.Context) error{
-		d.openCertificate, d.openStore, d.openCaches, d.openBus, d.openHTTPListener, d.openCredentials, d.openServices, d.serve,
+		d.openCertificate, d.openStore, d.openCaches, d.openBus, d.openHTTPListener, d.openCredentials, d.openServices, d.openProfiles, d.serve,
 	} {
 		if err := step(ctx); err != nil {
 			return nil, err

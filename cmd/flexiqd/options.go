@@ -65,6 +65,8 @@ type serveCommand struct {
 	AuditAge      age           `help:"How long the audit trail is kept; 0 is for ever." default:"90d" env:"FLEXIQ_AUDIT_AGE"`
 
 	LogLevel string `help:"Least level that is logged (${enum})." enum:"debug,info,warn,error" default:"info" env:"FLEXIQ_LOG_LEVEL"`
+
+	PprofListen string `name:"pprof-listen" hidden:"" help:"Loopback address for profiles, for benchmarks; empty serves none." env:"FLEXIQ_PPROF_LISTEN"`
 }
 
 // age is a duration that also knows days: 90d.
