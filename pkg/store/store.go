@@ -32,6 +32,7 @@ package store
 import (
 	"context"
 	"errors"
+	"strconv"
 	"time"
 
 	"flexiq/pkg/job"
@@ -291,12 +292,12 @@ type Letters interface {
 	// over a limit stays and is never shed. So does one whose unique key a live
 	// job holds, or whose debounce key a pending job does. One that stays spends
 	// nothing. Payload and options are kept, attempts begin anew, and it is due
-	// at once.
+	// at once. When any moves, the audit record is written in the same step.
 	Replay(ctx context.Context, r Replay) ([]Replayed, error)
 
 	// DeleteDead deletes dead letters with their payloads and tells how many it
-	// found.
-	DeleteDead(ctx context.Context, ns string, ids []string) (int64, error)
+	// found. When it finds any, the audit record is written in the same step.
+	DeleteDead(ctx context.Context, ns string, ids []string, audit Record) (int64, error)
 
 	// Retryable lists the ids of dead letters that were not shed, died before an
 	// instant and were retried automatically fewer than most times: the oldest
@@ -314,6 +315,13 @@ type Replay struct {
 	Letters   []Letter    // 1…LettersLimit, each id once
 	By        string      // token id; empty: the automatic retry
 	Automatic bool        // counts in [job.Job.AutoRetries]
+	Audit     *Record     // the store fills in outcome and new value; nil: none
+}
+
+// Counted is a record of something that was done to n objects.
+func (r Record) Counted(what string, n int64) *Record {
+	r.Outcome, r.New = "ok", `{"`+what+`":`+strconv.FormatInt(n, 10)+`}`
+	return &r
 }
 
 // Letter is a dead letter and the id of the job that it becomes, which no job has.

@@ -22,6 +22,7 @@ type Snapshot struct {
 	Now      time.Time // the store's clock, microseconds
 	Stamp    store.Stamp
 	Pending  int64
+	Made     int64 // jobs that this step of the store made before
 	Bucket   quota.Bucket
 	Known    map[string]Known    // by id: which of the calls' ids exist, in any state
 	Unique   map[string]*job.Job // by key: live holders of the calls' unique keys
@@ -75,7 +76,7 @@ func (p *Plan) Writes() bool {
 
 // Decide decides calls of one namespace.
 func Decide(s *Snapshot, calls []store.Call) *Plan {
-	d := &decider{Snapshot: s, plan: &Plan{Outcomes: make([]store.Outcome, len(calls))}, fresh: map[string]bool{}}
+	d := &decider{Snapshot: s, plan: &Plan{Outcomes: make([]store.Outcome, len(calls))}, seq: s.Made, fresh: map[string]bool{}}
 	if d.Known == nil {
 		d.Known = map[string]Known{}
 	}

@@ -25,7 +25,7 @@ func (m *Moves) Writes() bool { return len(m.Live) > 0 || m.Bucket != nil }
 // changes nothing, so that one after it is decided as if it were not there.
 func Replay(s *Snapshot, r *store.Replay, letters []store.Letter) *Moves {
 	m := &Moves{Outcomes: make([]store.Replayed, len(letters))}
-	d := &decider{Snapshot: s, plan: &Plan{}}
+	d := &decider{Snapshot: s, plan: &Plan{}, seq: s.Made}
 	if d.Unique == nil {
 		d.Unique = map[string]*job.Job{}
 	}

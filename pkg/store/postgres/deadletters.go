@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -103,7 +104,7 @@ func (r *replay) run(ctx context.Context, l locking) error {
 	if !moves.Writes() {
 		return nil
 	}
-	return r.carryOut(ctx, moves)
+	return r.carryOut(ctx, moves, snapshot.Now)
 }
 
 // holders reads who has the keys of the letters.
@@ -134,7 +135,7 @@ func (r *replay) holders(ctx context.Context, s *admit.Snapshot) error {
 	})
 }
 
-func (r *replay) carryOut(ctx context.Context, m *admit.Moves) error {
+func (r *replay) carryOut(ctx context.Context, m *admit.Moves, now time.Time) error {
 	var live inserts
 	var retries []int32
 	var from, asideFrom, asideTo [][16]byte
@@ -161,6 +162,9 @@ func (r *replay) carryOut(ctx context.Context, m *admit.Moves) error {
 			b.exec(movePayloads, same(r.Namespace, len(asideFrom)), asideFrom, asideTo)
 		}
 		tokens.save(b)
+		if r.Audit != nil && len(from) > 0 {
+			b.record(r.Audit.Counted("moved", int64(len(from))), now)
+		}
 	})
 }
 
@@ -180,7 +184,7 @@ var deleteDead = statement(`with gone as (
 	select count(*) from gone`)
 
 // DeleteDead implements [store.Letters].
-func (s *Store) DeleteDead(ctx context.Context, ns string, ids []string) (int64, error) {
+func (s *Store) DeleteDead(ctx context.Context, ns string, ids []string, audit store.Record) (int64, error) {
 	seen := make(map[[16]byte]bool, len(ids))
 	var keys [][16]byte
 	for _, text := range ids {
@@ -195,10 +199,16 @@ func (s *Store) DeleteDead(ctx context.Context, ns string, ids []string) (int64,
 	n := int64(0)
 	err := s.write(ctx, "delete dead letters", func(ctx context.Context, t *tx) error {
 		n = 0
-		return t.commit(ctx, func(b *batch) {
+		var now time.Time
+		err := t.read(ctx, func(b *batch) {
 			b.lock([]string{ns}, locking{}, map[string]bool{})
+			s.time(b, &now)
 			b.each(deleteDead, func(scan func(...any) error) error { return scan(&n) }, same(ns, len(keys)), keys)
 		})
+		if err != nil || n == 0 {
+			return err
+		}
+		return t.commit(ctx, func(b *batch) { b.record(audit.Counted("deleted", n), now) })
 	})
 	return n, err
 }

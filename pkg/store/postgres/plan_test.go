@@ -305,7 +305,7 @@ func (o *observer) letters(t *testing.T, ns string) {
 	if err != nil || out[0].Job == nil || out[1].Job == nil {
 		t.Fatalf("replay: %+v, %v", out, err)
 	}
-	if n, err := s.DeleteDead(ctx, ns, []string{ids[2].ID, ids[3].ID}); n != 2 || err != nil {
+	if n, err := s.DeleteDead(ctx, ns, []string{ids[2].ID, ids[3].ID}, store.Record{Namespace: ns}); n != 2 || err != nil {
 		t.Fatalf("deleted %d: %v", n, err)
 	}
 	if _, err := s.Retryable(ctx, store.Retryable{Namespace: ns, Before: time.Now(), Most: 1, Limit: 10}); err != nil {

@@ -34,8 +34,12 @@ func (s *Store) Replay(ctx context.Context, r store.Replay) ([]store.Replayed, e
 	if r.Quota.EnqueueRate != nil {
 		rate = *r.Quota.EnqueueRate
 	}
+	outcome, audit := "", ""
+	if r.Audit != nil {
+		outcome, audit = "ok", fixed(r.Audit)
+	}
 	args := []any{quotaField(r.Namespace), r.Stamp.Revision, r.Stamp.Default, maybe(r.Quota.MaxPending),
-		rate.Count, int(rate.Unit), r.By, flag(r.Automatic), len(r.Letters)}
+		rate.Count, int(rate.Unit), r.By, flag(r.Automatic), outcome, audit, len(r.Letters)}
 	for _, l := range r.Letters {
 		args = append(args, l.ID, l.As)
 	}
@@ -94,10 +98,10 @@ func (s *Store) Replay(ctx context.Context, r store.Replay) ([]store.Replayed, e
 }
 
 // DeleteDead implements [store.Letters].
-func (s *Store) DeleteDead(ctx context.Context, ns string, ids []string) (int64, error) {
+func (s *Store) DeleteDead(ctx context.Context, ns string, ids []string, audit store.Record) (int64, error) {
 	n := int64(0)
 	for part := range chunks(unique(ids)) {
-		args := []any{len(part)}
+		args := []any{"ok", fixed(&audit), len(part)}
 		for _, id := range part {
 			args = append(args, id)
 		}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"flexiq/pkg/fault"
 	"flexiq/pkg/job"
@@ -15,29 +14,51 @@ import (
 
 // Replay implements [store.Letters].
 func (s *Store) Replay(ctx context.Context, r store.Replay) ([]store.Replayed, error) {
-	out := make([]store.Replayed, len(r.Letters))
-	err := s.units(ctx, "replay", len(r.Letters), func(t *tx) func(int) error {
+	n := len(r.Letters)
+	out := make([]store.Replayed, n+1)
+	err := s.units(ctx, "replay", n+1, func(t *tx) func(int) error {
 		return func(i int) (err error) {
-			out[i], err = t.replay(&r, i)
+			if i == n { // what all of them come to
+				return t.replayed(&r, moved(out[:n]))
+			}
+			out[i], err = t.replay(&r, i, moved(out[:i]))
 			return err
 		}
 	}, func(i int, err error) { out[i] = store.Replayed{Err: err} })
 	if err != nil {
 		return nil, err
 	}
-	return out, nil
+	return out[:n], nil
+}
+
+// moved counts the letters that moved.
+func moved(out []store.Replayed) (n int64) {
+	for i := range out {
+		if out[i].Job != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// replayed writes the record of those that moved.
+func (t *tx) replayed(r *store.Replay, moved int64) error {
+	if r.Audit == nil || moved == 0 {
+		return nil
+	}
+	return t.record(r.Audit.Counted("moved", moved))
 }
 
 const selectLetter = `SELECT ` + deadColumns + payloadColumns + ` FROM dead_letters WHERE ns = ? AND id = ?`
 
-// replay decides the i-th letter and carries it out.
-func (t *tx) replay(r *store.Replay, i int) (store.Replayed, error) {
+// replay decides the i-th letter, after some moved, and carries it out.
+func (t *tx) replay(r *store.Replay, i int, made int64) (store.Replayed, error) {
 	sp, err := t.space(r.Namespace)
 	if err != nil {
 		return store.Replayed{}, err
 	}
 	snapshot := &admit.Snapshot{
-		Now: t.now.Add(time.Duration(i) * time.Microsecond), Stamp: sp.stamp, Pending: sp.pending, Bucket: sp.bucket,
+		Now: t.now, Stamp: sp.stamp, Pending: sp.pending, Made: made, Bucket: sp.bucket,
 		Known: map[string]admit.Known{}, Unique: map[string]*job.Job{}, Waiting: map[string]*job.Job{},
 	}
 	letter := r.Letters[i]
@@ -88,7 +109,7 @@ func (t *tx) move(sp *space, m *admit.Moves) error {
 }
 
 // DeleteDead implements [store.Letters]. Triggers delete the payloads.
-func (s *Store) DeleteDead(ctx context.Context, ns string, ids []string) (int64, error) {
+func (s *Store) DeleteDead(ctx context.Context, ns string, ids []string, audit store.Record) (int64, error) {
 	n := int64(0)
 	err := s.write(ctx, "delete dead letters", func(t *tx) error {
 		n = 0
@@ -101,6 +122,9 @@ func (s *Store) DeleteDead(ctx context.Context, ns string, ids []string) (int64,
 				return err
 			}
 			n += int64(t.conn.Changes())
+		}
+		if n > 0 {
+			return t.record(audit.Counted("deleted", n))
 		}
 		return nil
 	})

@@ -43,7 +43,9 @@ func (f *fixture) letters(ids ...string) []store.Letter {
 func (f *fixture) replay(ns string, ids ...string) []store.Replayed {
 	f.Helper()
 	q, stamp := f.inForce(ns)
-	out, err := f.s.Replay(f.ctx, store.Replay{Namespace: ns, Quota: q, Stamp: stamp, Letters: f.letters(ids...), By: "adm1"})
+	out, err := f.s.Replay(f.ctx, store.Replay{Namespace: ns, Quota: q, Stamp: stamp, Letters: f.letters(ids...), By: "adm1", Audit: &store.Record{
+		Namespace: ns, TokenID: "adm1", Door: "nats", Operation: "replay-dead-letters", TargetKind: "dead_letters", Target: "some",
+	}})
 	f.ok(err)
 	if len(out) != len(ids) {
 		f.Fatalf("%d outcomes for %d letters", len(out), len(ids))
@@ -144,6 +146,12 @@ func replayRate(f *fixture) {
 	f.put(ns, `{"enqueue_rate":"2/m"}`)
 	out := f.replay(ns, ids...)
 	equal(f, "fates", fates(out), []string{"moved", "moved", "RATE_LIMITED", "RATE_LIMITED"})
+	equal(f, "the trail", f.trail(ns, store.AuditFilter{Kind: "dead_letters"}, 10), []store.Record{{
+		Time: f.clock.Now(), Namespace: ns, TokenID: "adm1", Door: "nats", Operation: "replay-dead-letters",
+		TargetKind: "dead_letters", Target: "some", Outcome: "ok", New: `{"moved":2}`,
+	}})
+	equal(f, "at once again", fates(f.replay(ns, ids[2:]...)), []string{"RATE_LIMITED", "RATE_LIMITED"})
+	equal(f, "records of what moved nothing", len(f.trail(ns, store.AuditFilter{Kind: "dead_letters"}, 10)), 1)
 	equal(f, "hint", fault.Of(out[2].Err).Details["retry_after_ms"], "30000")
 	f.holds(ns, counts{Pending: 2, Dead: 2})
 	f.clock.Advance(30 * time.Second)
@@ -443,18 +451,27 @@ func deleteDead(f *fixture) {
 	f.try(ns, f.spec())
 	f.holds(ns, counts{Pending: 1, Archived: 1, Dead: 5, Shed: 1})
 	shed := f.list(ns, store.Filter{Shed: new(true)}, 10)[0].ID
-	n, err := f.s.DeleteDead(f.ctx, ns, []string{ids[0], ids[3], ids[0], f.id(), done, live, other, shed, "no id at all"})
+	rec := store.Record{Namespace: ns, TokenID: "adm1", Door: "nats", Operation: "delete-dead-letters", TargetKind: "dead_letters", Target: "some"}
+	before := len(f.trail(ns, store.AuditFilter{}, 100))
+	n, err := f.s.DeleteDead(f.ctx, ns, []string{ids[0], ids[3], ids[0], f.id(), done, live, other, shed, "no id at all"}, rec)
 	f.ok(err)
 	equal(f, "deleted", n, int64(3))
 	f.holds(ns, counts{Pending: 1, Archived: 1, Dead: 2})
 	f.holds("other", counts{Dead: 1})
 	equal(f, "left", idsOfJobs(f.list(ns, store.Filter{State: job.Dead}, 10)), ids[1:3])
-	n, err = f.s.DeleteDead(f.ctx, ns, ids)
+	n, err = f.s.DeleteDead(f.ctx, ns, ids, rec)
 	f.ok(err)
 	equal(f, "the rest", n, int64(2))
-	n, err = f.s.DeleteDead(f.ctx, "fresh", ids)
+	n, err = f.s.DeleteDead(f.ctx, "fresh", ids, rec)
 	f.ok(err)
 	equal(f, "of a namespace that was never used", n, int64(0))
+	n, err = f.s.DeleteDead(f.ctx, ns, ids, rec)
+	f.ok(err)
+	equal(f, "again", n, int64(0))
+	rec.Outcome, rec.Time = "ok", f.clock.Now()
+	first, second := rec, rec
+	first.New, second.New = `{"deleted":3}`, `{"deleted":2}`
+	equal(f, "the trail", f.trail(ns, store.AuditFilter{}, 100)[before:], []store.Record{first, second})
 	f.put(ns, "")
 	equal(f, "the same id again", f.enqueue(ns, big)[0].Attempt, int32(0))
 }

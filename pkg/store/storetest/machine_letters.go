@@ -70,9 +70,9 @@ func (m *machine) replay() {
 func (m *machine) bury() {
 	ns := m.namespace()
 	ids := m.letters(ns)
-	got, err := m.s.DeleteDead(m.ctx, ns, ids)
+	got, err := m.s.DeleteDead(m.ctx, ns, ids, store.Record{Namespace: ns})
 	m.must(err)
-	want, err := m.model.DeleteDead(m.ctx, ns, ids)
+	want, err := m.model.DeleteDead(m.ctx, ns, ids, store.Record{Namespace: ns})
 	m.must(err)
 	same(m, "deleted", got, want)
 }

@@ -41,6 +41,9 @@ func (s *Store) Replay(_ context.Context, r store.Replay) ([]store.Replayed, err
 			}
 		}
 	}
+	if moved > 0 && r.Audit != nil {
+		s.record(*r.Audit.Counted("moved", int64(moved)))
+	}
 	return out, nil
 }
 
@@ -95,7 +98,7 @@ func (s *Store) revive(r *store.Replay, dead *row, id string, at time.Time) *job
 }
 
 // DeleteDead implements [store.Letters].
-func (s *Store) DeleteDead(_ context.Context, ns string, ids []string) (int64, error) {
+func (s *Store) DeleteDead(_ context.Context, ns string, ids []string, audit store.Record) (int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := int64(0)
@@ -104,6 +107,9 @@ func (s *Store) DeleteDead(_ context.Context, ns string, ids []string) (int64, e
 			delete(s.spaces[ns].rows, id)
 			n++
 		}
+	}
+	if n > 0 {
+		s.record(*audit.Counted("deleted", n))
 	}
 	return n, nil
 }

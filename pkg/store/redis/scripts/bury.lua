@@ -1,9 +1,11 @@
 -- bury: deletes dead letters by id.
 --
--- ARGV  2  number of ids; then the ids
+-- ARGV  2  the record's outcome and 3 its fixed part
+--       4  number of ids; then the ids
 --
 -- Answers how many there were.
 
+local outcome, fixed = arg(), arg()
 local n, keys = 0, {}
 for _ = 1, number() do
   local id = arg()
@@ -16,4 +18,5 @@ for _ = 1, number() do
 end
 for id in pairs(keys) do call('DEL', base .. 'j:' .. id, base .. 'b:' .. id, base .. 'r:' .. id) end
 write_indexes()
+if n > 0 then append_count(outcome, 'deleted', n, fixed) end
 return n

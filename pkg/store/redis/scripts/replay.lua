@@ -7,7 +7,8 @@
 --       6  count and 7 letter of the rate, or 0
 --       8  by whom
 --       9  1 when it counts as an automatic retry
---      10  number of letters; then for each
+--      10  the record's outcome and 11 its fixed part, or empty: no record
+--      12  number of letters; then for each
 --            its id, the id of the job that it becomes
 --
 -- Answers {1} when the namespace is not registered, else {0, now, one of these per letter …}:
@@ -21,6 +22,7 @@
 
 local field, revision, default, max_pending = arg(), number(), number(), optional()
 local count, unit, by, automatic = number(), number(), arg(), arg() == '1'
+local outcome, fixed = arg(), arg()
 if not call('HGET', KEYS[1], 'known') then return { 1 } end
 
 local quota = in_force(field)
@@ -126,4 +128,5 @@ if #values > 0 then
 end
 if #keys > 0 then call('HSET', base .. 'unique', unpack(keys)) end
 write_indexes()
+if #moved > 0 and outcome ~= '' then append_count(outcome, 'moved', #moved, fixed) end
 return out
