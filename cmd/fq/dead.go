@@ -1,32 +1,20 @@
 package main
 
 import (
-	"time"
-
-	"google.golang.org/protobuf/types/known/timestamppb"
-
 	flexiqv1 "flexiq/pkg/api/flexiq/v1"
 )
 
 type deadCmd struct {
-	List deadListCmd `cmd:"" help:"List dead letters."`
-	Show deadShowCmd `cmd:"" help:"Show one dead letter."`
+	List   deadListCmd   `cmd:"" help:"List dead letters."`
+	Show   deadShowCmd   `cmd:"" help:"Show one dead letter."`
+	Replay deadReplayCmd `cmd:"" help:"Enqueue dead letters again, within the quota."`
+	Delete deadDeleteCmd `cmd:"" help:"Delete dead letters by id."`
+	Purge  deadPurgeCmd  `cmd:"" help:"Delete the dead letters that a filter chooses."`
 }
 
 type deadListCmd struct {
-	Queue  string     `help:"Only those of this queue."`
-	Task   string     `help:"Only those of this task."`
-	Shed   *bool      `help:"Only those that the quota shed; --no-shed: only the others." negatable:""`
-	Before *time.Time `help:"Only those dead before this time." placeholder:"2030-01-02T15:04:05Z"`
+	letterFilter
 	paging
-}
-
-func (cmd *deadListCmd) filter() *flexiqv1.DeadLetterFilter {
-	f := &flexiqv1.DeadLetterFilter{Queue: cmd.Queue, Task: cmd.Task, Shed: cmd.Shed}
-	if cmd.Before != nil {
-		f.Before = timestamppb.New(*cmd.Before)
-	}
-	return f
 }
 
 func (cmd *deadListCmd) Run(s *session) error {
@@ -48,7 +36,7 @@ func (cmd *deadListCmd) Run(s *session) error {
 	}
 	return l.print(s, cmd.paging, func(size int32, token string) (*flexiqv1.ListDeadLettersResponse, error) {
 		return c.Admin().ListDeadLetters(s.ctx, &flexiqv1.ListDeadLettersRequest{
-			Filter: cmd.filter(), PageSize: size, PageToken: token,
+			Filter: cmd.message(), PageSize: size, PageToken: token,
 		})
 	})
 }

@@ -18,7 +18,7 @@ type jobsCmd struct {
 	List   jobsListCmd   `cmd:"" help:"List jobs."`
 	Get    jobsGetCmd    `cmd:"" help:"Show one job."`
 	Cancel jobsCancelCmd `cmd:"" help:"Cancel jobs by id, or by a filter."`
-	Wait   jobsWaitCmd   `cmd:"" help:"Wait until a job has ended; exits 0 if it is complete."`
+	Wait   jobsWaitCmd   `cmd:"" help:"Wait until jobs have ended; exits 0 if all are complete."`
 }
 
 type jobsListCmd struct {
@@ -28,24 +28,26 @@ type jobsListCmd struct {
 	paging
 }
 
+// jobListing prints jobs, a line each.
+var jobListing = listing[*flexiqv1.ListJobsResponse, *flexiqv1.Job]{
+	name:   "jobs",
+	items:  (*flexiqv1.ListJobsResponse).GetJobs,
+	header: []any{"ID", "STATUS", "QUEUE", "TASK", "ATTEMPT", "RUN AT", "ERROR"},
+	row: func(j *flexiqv1.Job) []any {
+		return []any{
+			j.GetId(), j.GetStatus(), j.GetQueue(), j.GetTask(),
+			fmt.Sprintf("%d/%d", j.GetAttempt(), j.GetMaxAttempts()), when(j.GetRunAt()), head(j.GetError()),
+		}
+	},
+}
+
 func (cmd *jobsListCmd) Run(s *session) error {
 	c, hangUp, err := s.dial(ofNamespace)
 	if err != nil {
 		return err
 	}
 	defer hangUp()
-	l := listing[*flexiqv1.ListJobsResponse, *flexiqv1.Job]{
-		name:   "jobs",
-		items:  (*flexiqv1.ListJobsResponse).GetJobs,
-		header: []any{"ID", "STATUS", "QUEUE", "TASK", "ATTEMPT", "RUN AT", "ERROR"},
-		row: func(j *flexiqv1.Job) []any {
-			return []any{
-				j.GetId(), j.GetStatus(), j.GetQueue(), j.GetTask(),
-				fmt.Sprintf("%d/%d", j.GetAttempt(), j.GetMaxAttempts()), when(j.GetRunAt()), head(j.GetError()),
-			}
-		},
-	}
-	return l.print(s, cmd.paging, func(size int32, token string) (*flexiqv1.ListJobsResponse, error) {
+	return jobListing.print(s, cmd.paging, func(size int32, token string) (*flexiqv1.ListJobsResponse, error) {
 		return c.ListJobs(s.ctx, &flexiqv1.ListJobsRequest{
 			Status: cmd.Status, Queue: cmd.Queue, Task: cmd.Task, PageSize: size, PageToken: token,
 		})
@@ -177,7 +179,7 @@ func (cmd *jobsCancelCmd) Run(s *session) error {
 }
 
 type jobsWaitCmd struct {
-	ID      string        `arg:"" name:"id" help:"Id of the job."`
+	IDs     []string      `arg:"" name:"id" help:"Ids of the jobs."`
 	Timeout time.Duration `help:"Give up after this time; 0: never." default:"0s"`
 }
 
@@ -193,27 +195,43 @@ func (cmd *jobsWaitCmd) Run(s *session) error {
 		return err
 	}
 	defer hangUp()
-	j, err := s.await(c, cmd.ID, cmd.Timeout)
-	if err != nil {
-		return err
+	var over <-chan time.Time
+	if cmd.Timeout > 0 {
+		over = time.After(cmd.Timeout)
 	}
-	if s.json() {
-		err = writeJSON(s.out, &flexiqv1.GetJobResponse{Job: j})
-	} else {
-		err = jobTable(j).write(s.out)
+	several := len(cmd.IDs) > 1
+	ends := jobListing.begin(s)
+	complete := true
+	for _, id := range cmd.IDs {
+		j, err := s.await(c, id, over)
+		switch {
+		case err != nil:
+			return err
+		case several:
+			err = ends.page([]*flexiqv1.Job{j})
+		case s.json():
+			err = writeJSON(s.out, &flexiqv1.GetJobResponse{Job: j})
+		default:
+			err = jobTable(j).write(s.out)
+		}
+		if err != nil {
+			return err
+		}
+		complete = complete && j.GetStatus() == string(job.Complete)
 	}
-	if err == nil && j.GetStatus() != string(job.Complete) {
+	if several {
+		if err := ends.end(""); err != nil {
+			return err
+		}
+	}
+	if !complete {
 		return errTold
 	}
-	return err
+	return nil
 }
 
 // await looks at a job, ever more seldom, until it has ended.
-func (s *session) await(c *client.Client, id string, timeout time.Duration) (*flexiqv1.Job, error) {
-	var over <-chan time.Time
-	if timeout > 0 {
-		over = time.After(timeout)
-	}
+func (s *session) await(c *client.Client, id string, over <-chan time.Time) (*flexiqv1.Job, error) {
 	for pause := firstLook; ; pause = min(2*pause, laterLook) {
 		j, err := c.Job(s.ctx, id)
 		if err != nil {
@@ -226,7 +244,7 @@ func (s *session) await(c *client.Client, id string, timeout time.Duration) (*fl
 		select {
 		case <-time.After(pause):
 		case <-over:
-			return nil, fault.New(fault.DeadlineExceeded, "the job is %s after %s", j.GetStatus(), timeout)
+			return nil, fault.New(fault.DeadlineExceeded, "job %s is still %s", id, j.GetStatus())
 		case <-s.ctx.Done():
 			return nil, errors.Join(errTold, s.ctx.Err())
 		}

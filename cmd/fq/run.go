@@ -38,7 +38,7 @@ type commands struct {
 	Enqueue    enqueueCmd    `cmd:"" help:"Enqueue jobs."`
 	Work       workCmd       `cmd:"" help:"Run jobs with a command."`
 	Jobs       jobsCmd       `cmd:"" help:"Read, cancel and await jobs."`
-	Dead       deadCmd       `cmd:"" help:"Read dead letters."`
+	Dead       deadCmd       `cmd:"" help:"Read, replay and delete dead letters."`
 	Quota      quotaCmd      `cmd:"" help:"Read and change the quota of the namespace."`
 	Usage      usageCmd      `cmd:"" help:"Show what the namespace holds beside its limits."`
 	Tokens     tokensCmd     `cmd:"" help:"Create, list and revoke tokens."`

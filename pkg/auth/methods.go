@@ -47,6 +47,8 @@ var Methods = []Method{
 	entry(AdminService, "GetUsage", "get-usage", Inspect),
 	entry(AdminService, "ListDeadLetters", "list-dead-letters", Inspect),
 	entry(AdminService, "GetDeadLetter", "get-dead-letter", Inspect),
+	entry(AdminService, "DeleteDeadLetters", "delete-dead-letters", Admin),
+	entry(AdminService, "ReplayDeadLetters", "replay-dead-letters", Admin),
 	entry(AdminService, "ListAudit", "list-audit", Inspect, Platform),
 	entry(AdminService, "CreateToken", "create-token", Admin, Platform),
 	entry(AdminService, "ListTokens", "list-tokens", Admin, Platform),

@@ -70,6 +70,7 @@ func TestScopesOfMethods(t *testing.T) {
 		"Claim": "work", "Heartbeat": "work", "Settle": "work",
 		"GetQuota": "inspect platform", "SetQuota": "admin platform", "EditQuota": "admin platform", "ClearQuota": "admin platform",
 		"GetUsage": "inspect", "ListDeadLetters": "inspect", "GetDeadLetter": "inspect", "ListAudit": "inspect platform",
+		"DeleteDeadLetters": "admin", "ReplayDeadLetters": "admin",
 		"CreateToken": "admin platform", "ListTokens": "admin platform", "RevokeToken": "admin platform",
 		"ListNamespaces": "platform", "ExchangeToken": "platform",
 	}

@@ -41,6 +41,7 @@ func TestPermissions(t *testing.T) {
 			"admin", auth.Identity{Namespace: "default", TokenID: "t4", Scopes: []auth.Scope{auth.Admin}},
 			[]string{
 				"fq.v1.set-quota.default.t4", "fq.v1.edit-quota.default.t4", "fq.v1.clear-quota.default.t4",
+				"fq.v1.delete-dead-letters.default.t4", "fq.v1.replay-dead-letters.default.t4",
 				"fq.v1.create-token.default.t4", "fq.v1.list-tokens.default.t4", "fq.v1.revoke-token.default.t4",
 			},
 			[]string{"_INBOX.default.t4.>"},

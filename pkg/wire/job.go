@@ -19,7 +19,7 @@ func Bare(j *job.Job) *flexiqv1.Job {
 		Status: string(j.State), Priority: j.Priority, Attempt: j.Attempt, MaxAttempts: j.MaxAttempts,
 		RunAt: Stamp(j.RunAt), CreatedAt: Stamp(j.CreatedAt), StartedAt: Stamp(j.StartedAt), FinishedAt: Stamp(j.FinishedAt),
 		Error: j.Error, Result: j.Result, Metadata: j.Metadata, UniqueKey: j.UniqueKey,
-		Origin: j.Origin, EnqueuedBy: j.EnqueuedBy, DeadMetadata: j.DeadMetadata,
+		Origin: j.Origin, EnqueuedBy: j.EnqueuedBy, DeadMetadata: j.DeadMetadata, AutoRetries: j.AutoRetries,
 	}
 }
 

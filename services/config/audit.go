@@ -24,6 +24,7 @@ const (
 	targetNamespace    = "namespace"    // a namespace's quota; the target is its name
 	targetInstallation = "installation" // the default quota; the target is "quota"
 	targetToken        = "token"        // the target is the token's id
+	targetDeadLetters  = "dead_letters" // the target is an id, or says which they are
 )
 
 const outcomeOK = "ok"
@@ -150,10 +151,17 @@ func refusedRecord(ctx context.Context, operation string, req proto.Message) sto
 	case *flexiqv1.EditQuotaRequest:
 		r = quotaRecord(ctx, operation)
 		r.New = quotaValue(req.GetQuota(), req.GetUnset())
+	case *flexiqv1.DeleteDeadLettersRequest:
+		r = lettersRecord(ctx, operation, chosen{ids: req.GetIds(), asked: req.GetFilter()})
+	case *flexiqv1.ReplayDeadLettersRequest:
+		r = lettersRecord(ctx, operation, chosen{ids: req.GetIds(), asked: req.GetFilter()})
 	default: // a clear, or a body that could not be read
 		r = quotaRecord(ctx, operation)
 		if isTokenVerb(operation) {
 			r = tokenRecord(ctx, operation, r.Namespace, "")
+		}
+		if isLetterVerb(operation) {
+			r = lettersRecord(ctx, operation, chosen{})
 		}
 	}
 	return r
@@ -165,6 +173,10 @@ func isTokenVerb(operation string) bool {
 		return true
 	}
 	return false
+}
+
+func isLetterVerb(operation string) bool {
+	return operation == "delete-dead-letters" || operation == "replay-dead-letters"
 }
 
 // clip keeps a caller's text, which nothing has checked yet, to a sane length.

@@ -1,6 +1,6 @@
 // Package config is the operators' door: it reads and writes quotas, shows
-// usage, dead letters and the audit trail, and makes and revokes tokens. It
-// implements AdminService.
+// usage and the audit trail, shows, deletes and replays dead letters, and makes
+// and revokes tokens. It implements AdminService.
 //
 // A write is one step of the store, with its audit record in it. Then this
 // process's caches let go of the old value, a hint tells the other processes,
@@ -47,12 +47,15 @@ type Store interface {
 	store.Tokens
 	store.Trail
 	store.Jobs
+	store.Letters
 }
 
 // Bus carries hints out and reports in.
 type Bus interface {
 	// PublishConfig tells every process that an object changed, and flushes.
 	PublishConfig(kind store.Kind, key string, revision int64)
+	// PublishReady tells the gates that namespaces have new work.
+	PublishReady(namespaces []string)
 	// OnStats hears what admission counted.
 	OnStats(func(report []byte)) (stop func(), err error)
 	// OnProgress hears how far processes have caught up; see [Report].
@@ -113,6 +116,8 @@ func (s *Service) Methods() []rpc.Method {
 		rpc.Unary("ListNamespaces", s.listNamespaces),
 		rpc.Unary("ListDeadLetters", s.listDeadLetters),
 		rpc.Unary("GetDeadLetter", s.getDeadLetter),
+		write(s, "DeleteDeadLetters", s.deleteDeadLetters),
+		write(s, "ReplayDeadLetters", s.replayDeadLetters),
 		rpc.Unary("ListAudit", s.listAudit),
 		write(s, "CreateToken", s.createToken),
 		rpc.Unary("ListTokens", s.listTokens),

@@ -40,18 +40,9 @@ func (s *Service) listDeadLetters(ctx context.Context, req *flexiqv1.ListDeadLet
 
 // lettersLike finds dead letters by a filter.
 func (s *Service) lettersLike(ctx context.Context, ns string, p *flexiqv1.DeadLetterFilter, after string, size int) (store.Page[job.Job], error) {
-	f := store.Filter{State: job.Dead, Queue: p.GetQueue(), Task: p.GetTask()}
-	if err := wire.FilterNames("filter.", f.Queue, f.Task); err != nil {
+	f, err := letterFilter(p)
+	if err != nil {
 		return store.Page[job.Job]{}, err
-	}
-	if p != nil {
-		f.Shed = p.Shed
-	}
-	if before := p.GetBefore(); before != nil {
-		var err error
-		if f.DiedBefore, err = wire.Time("filter.before", before); err != nil {
-			return store.Page[job.Job]{}, err
-		}
 	}
 	return s.store.ListJobs(ctx, ns, f, after, size)
 }

@@ -35,12 +35,19 @@ type hint struct {
 type ears struct {
 	mu    sync.Mutex
 	hints []hint
+	ready []string
 }
 
 func (e *ears) PublishConfig(kind store.Kind, key string, _ int64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.hints = append(e.hints, hint{kind, key})
+}
+
+func (e *ears) PublishReady(namespaces []string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.ready = append(e.ready, namespaces...)
 }
 
 func (e *ears) OnStats(func([]byte)) (func(), error)    { return func() {}, nil }

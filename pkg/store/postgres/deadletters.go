@@ -53,8 +53,10 @@ type replay struct {
 var (
 	selectLetters = statement(`select k.* from unnest($1::text[], $2::uuid[]) u(ns, id) cross join lateral (
 		select ` + deadColumns + payloadColumns + ` from flexiq.dead_letters where ns = u.ns and id = u.id limit 1) k`)
-	insertReplayed = statement(`insert into flexiq.jobs (state, ` + newColumns + `, auto_retries) select 0, * from unnest(` + newArrays + `, $23::int[])`)
-	moveLetters    = statement(`delete from flexiq.dead_letters using (
+	countRetries = statement(`update flexiq.jobs set auto_retries = u.retries from (
+		select j.ctid as tid, u.retries from unnest($1::text[], $2::uuid[], $3::int[]) u(ns, id, retries)
+		cross join lateral (select ctid from flexiq.jobs where ns = u.ns and id = u.id limit 1) j) u where jobs.ctid = u.tid`)
+	moveLetters = statement(`delete from flexiq.dead_letters using (
 		select k.ctid as tid from unnest($1::text[], $2::uuid[]) u(ns, id)
 		cross join lateral (select ctid from flexiq.dead_letters where ns = u.ns and id = u.id limit 1) k) u where dead_letters.ctid = u.tid`)
 	movePayloads = statement(`update flexiq.payloads set id = u.new_id from (
@@ -137,12 +139,15 @@ func (r *replay) holders(ctx context.Context, s *admit.Snapshot) error {
 
 func (r *replay) carryOut(ctx context.Context, m *admit.Moves, now time.Time) error {
 	var live inserts
-	var retries []int32
+	var retries []int32 // of those that have some
+	var retried [][16]byte
 	var from, asideFrom, asideTo [][16]byte
 	for i := range m.Live {
 		row := &m.Live[i]
 		live.add(row)
-		retries = append(retries, row.Job.AutoRetries)
+		if n := row.Job.AutoRetries; n > 0 {
+			retried, retries = append(retried, live.id[i]), append(retries, n)
+		}
 		old, _ := key(m.From[i]) // it was found by it
 		from = append(from, old)
 		if row.Aside > 0 {
@@ -155,8 +160,11 @@ func (r *replay) carryOut(ctx context.Context, m *admit.Moves, now time.Time) er
 	}
 	return r.commit(ctx, func(b *batch) {
 		if len(from) > 0 {
-			b.exec(insertReplayed, live.columns(retries)...)
+			live.insert(b)
 			b.exec(moveLetters, same(r.Namespace, len(from)), from)
+		}
+		if len(retried) > 0 {
+			b.exec(countRetries, same(r.Namespace, len(retried)), retried, retries)
 		}
 		if len(asideFrom) > 0 {
 			b.exec(movePayloads, same(r.Namespace, len(asideFrom)), asideFrom, asideTo)

@@ -300,7 +300,7 @@ func (o *observer) letters(t *testing.T, ns string) {
 	turn(t, s, settle)
 	q := want(t, s, ns, 1)
 	ids := made[0].Jobs
-	r := store.Replay{Namespace: ns, Stamp: q.Stamp, Letters: []store.Letter{{ID: ids[0].ID, As: uuid.NewString()}, {ID: ids[1].ID, As: uuid.NewString()}}}
+	r := store.Replay{Namespace: ns, Automatic: true, Stamp: q.Stamp, Letters: []store.Letter{{ID: ids[0].ID, As: uuid.NewString()}, {ID: ids[1].ID, As: uuid.NewString()}}}
 	out, err := s.Replay(ctx, r)
 	if err != nil || out[0].Job == nil || out[1].Job == nil {
 		t.Fatalf("replay: %+v, %v", out, err)

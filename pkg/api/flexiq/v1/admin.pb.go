@@ -1325,6 +1325,356 @@ func (x *GetDeadLetterResponse) GetDeadLetter() *Job {
 	return nil
 }
 
+// DeleteDeadLettersRequest chooses dead letters by id or by filter, not by both.
+type DeleteDeadLettersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ids of dead letters, at most 1000. Empty: filter chooses.
+	Ids []string `protobuf:"bytes,1,rep,name=ids,proto3" json:"ids,omitempty"`
+	// Which dead letters; an empty filter is all of them. Absent: ids chooses.
+	Filter *DeadLetterFilter `protobuf:"bytes,2,opt,name=filter,proto3" json:"filter,omitempty"`
+	// next_page_token of a call that ran out of time. Absent: from the beginning.
+	PageToken     string `protobuf:"bytes,3,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteDeadLettersRequest) Reset() {
+	*x = DeleteDeadLettersRequest{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteDeadLettersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteDeadLettersRequest) ProtoMessage() {}
+
+func (x *DeleteDeadLettersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteDeadLettersRequest.ProtoReflect.Descriptor instead.
+func (*DeleteDeadLettersRequest) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *DeleteDeadLettersRequest) GetIds() []string {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
+func (x *DeleteDeadLettersRequest) GetFilter() *DeadLetterFilter {
+	if x != nil {
+		return x.Filter
+	}
+	return nil
+}
+
+func (x *DeleteDeadLettersRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// DeleteDeadLettersResponse answers DeleteDeadLetters.
+type DeleteDeadLettersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Dead letters that are gone now.
+	Deleted int64 `protobuf:"varint,1,opt,name=deleted,proto3" json:"deleted,omitempty"`
+	// Not empty: the time of the call was over. Repeat it with this.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteDeadLettersResponse) Reset() {
+	*x = DeleteDeadLettersResponse{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteDeadLettersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteDeadLettersResponse) ProtoMessage() {}
+
+func (x *DeleteDeadLettersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteDeadLettersResponse.ProtoReflect.Descriptor instead.
+func (*DeleteDeadLettersResponse) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *DeleteDeadLettersResponse) GetDeleted() int64 {
+	if x != nil {
+		return x.Deleted
+	}
+	return 0
+}
+
+func (x *DeleteDeadLettersResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// ReplayDeadLettersRequest chooses dead letters by id or by filter, not by both.
+type ReplayDeadLettersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ids of dead letters, at most 1000, moved in this order. Empty: filter chooses.
+	Ids []string `protobuf:"bytes,1,rep,name=ids,proto3" json:"ids,omitempty"`
+	// Which dead letters, moved by id; an empty filter is all of them. Absent: ids chooses.
+	Filter *DeadLetterFilter `protobuf:"bytes,2,opt,name=filter,proto3" json:"filter,omitempty"`
+	// Most dead letters to look at, 1 to 500; for a filter only. Absent: all, in the time that the
+	// call has.
+	PageSize int32 `protobuf:"varint,3,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the call before. Absent: from the beginning.
+	PageToken     string `protobuf:"bytes,4,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayDeadLettersRequest) Reset() {
+	*x = ReplayDeadLettersRequest{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayDeadLettersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayDeadLettersRequest) ProtoMessage() {}
+
+func (x *ReplayDeadLettersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayDeadLettersRequest.ProtoReflect.Descriptor instead.
+func (*ReplayDeadLettersRequest) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ReplayDeadLettersRequest) GetIds() []string {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
+func (x *ReplayDeadLettersRequest) GetFilter() *DeadLetterFilter {
+	if x != nil {
+		return x.Filter
+	}
+	return nil
+}
+
+func (x *ReplayDeadLettersRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ReplayDeadLettersRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ReplayDeadLettersResponse answers ReplayDeadLetters with counts of dead letters.
+type ReplayDeadLettersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Are pending now, as new jobs.
+	Moved int64 `protobuf:"varint,1,opt,name=moved,proto3" json:"moved,omitempty"`
+	// Stay as they were, for the reasons below.
+	Left int64 `protobuf:"varint,2,opt,name=left,proto3" json:"left,omitempty"`
+	// Were no dead letters of the namespace, or are none any more.
+	Gone int64 `protobuf:"varint,3,opt,name=gone,proto3" json:"gone,omitempty"`
+	// Why some stay.
+	Reasons []*ReplayReason `protobuf:"bytes,4,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	// When the quota may let the next one in. Absent: waiting does not help.
+	RetryAfter *durationpb.Duration `protobuf:"bytes,5,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	// Where to go on: behind page_size, or in front of the first one that the quota kept out, or
+	// where the time of the call was over. Empty: there are no more behind these.
+	NextPageToken string `protobuf:"bytes,6,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	// The server's clock at the beginning of the call.
+	Time          *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=time,proto3" json:"time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayDeadLettersResponse) Reset() {
+	*x = ReplayDeadLettersResponse{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayDeadLettersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayDeadLettersResponse) ProtoMessage() {}
+
+func (x *ReplayDeadLettersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayDeadLettersResponse.ProtoReflect.Descriptor instead.
+func (*ReplayDeadLettersResponse) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ReplayDeadLettersResponse) GetMoved() int64 {
+	if x != nil {
+		return x.Moved
+	}
+	return 0
+}
+
+func (x *ReplayDeadLettersResponse) GetLeft() int64 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
+func (x *ReplayDeadLettersResponse) GetGone() int64 {
+	if x != nil {
+		return x.Gone
+	}
+	return 0
+}
+
+func (x *ReplayDeadLettersResponse) GetReasons() []*ReplayReason {
+	if x != nil {
+		return x.Reasons
+	}
+	return nil
+}
+
+func (x *ReplayDeadLettersResponse) GetRetryAfter() *durationpb.Duration {
+	if x != nil {
+		return x.RetryAfter
+	}
+	return nil
+}
+
+func (x *ReplayDeadLettersResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+func (x *ReplayDeadLettersResponse) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+// ReplayReason is why some dead letters stay.
+type ReplayReason struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// `QUEUE_FULL`, `RATE_LIMITED`, `UNIQUE_KEY_HELD`, `DEBOUNCE_KEY_HELD`, or of a failure of the
+	// server.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// How many.
+	Count         int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReplayReason) Reset() {
+	*x = ReplayReason{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReplayReason) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReplayReason) ProtoMessage() {}
+
+func (x *ReplayReason) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReplayReason.ProtoReflect.Descriptor instead.
+func (*ReplayReason) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ReplayReason) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *ReplayReason) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // ListAuditRequest chooses audit records; what is given must all match.
 type ListAuditRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1343,7 +1693,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[18]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1355,7 +1705,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[18]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1368,7 +1718,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListAuditRequest) GetKind() string {
@@ -1412,7 +1762,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[19]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1774,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[19]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1787,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListAuditResponse) GetRecords() []*AuditRecord {
@@ -1485,7 +1835,7 @@ type AuditRecord struct {
 
 func (x *AuditRecord) Reset() {
 	*x = AuditRecord{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[20]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1497,7 +1847,7 @@ func (x *AuditRecord) String() string {
 func (*AuditRecord) ProtoMessage() {}
 
 func (x *AuditRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[20]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1510,7 +1860,7 @@ func (x *AuditRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRecord.ProtoReflect.Descriptor instead.
 func (*AuditRecord) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AuditRecord) GetTime() *timestamppb.Timestamp {
@@ -1609,7 +1959,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[21]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1621,7 +1971,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[21]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1634,7 +1984,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CreateTokenRequest) GetNamespace() string {
@@ -1680,7 +2030,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[22]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1692,7 +2042,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[22]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1705,7 +2055,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -1746,7 +2096,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[23]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1758,7 +2108,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[23]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1771,7 +2121,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ListTokensRequest) GetNamespace() string {
@@ -1808,7 +2158,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[24]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1820,7 +2170,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[24]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1833,7 +2183,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListTokensResponse) GetTokens() []*TokenInfo {
@@ -1877,7 +2227,7 @@ type TokenInfo struct {
 
 func (x *TokenInfo) Reset() {
 	*x = TokenInfo{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[25]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1889,7 +2239,7 @@ func (x *TokenInfo) String() string {
 func (*TokenInfo) ProtoMessage() {}
 
 func (x *TokenInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[25]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1902,7 +2252,7 @@ func (x *TokenInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenInfo.ProtoReflect.Descriptor instead.
 func (*TokenInfo) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *TokenInfo) GetId() string {
@@ -1982,7 +2332,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[26]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1994,7 +2344,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[26]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2007,7 +2357,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -2033,7 +2383,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[27]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2045,7 +2395,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[27]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2058,7 +2408,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 // ExchangeTokenRequest names the namespace to act for.
@@ -2072,7 +2422,7 @@ type ExchangeTokenRequest struct {
 
 func (x *ExchangeTokenRequest) Reset() {
 	*x = ExchangeTokenRequest{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[28]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2084,7 +2434,7 @@ func (x *ExchangeTokenRequest) String() string {
 func (*ExchangeTokenRequest) ProtoMessage() {}
 
 func (x *ExchangeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[28]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2097,7 +2447,7 @@ func (x *ExchangeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeTokenRequest.ProtoReflect.Descriptor instead.
 func (*ExchangeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ExchangeTokenRequest) GetNamespace() string {
@@ -2122,7 +2472,7 @@ type ExchangeTokenResponse struct {
 
 func (x *ExchangeTokenResponse) Reset() {
 	*x = ExchangeTokenResponse{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[29]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2134,7 +2484,7 @@ func (x *ExchangeTokenResponse) String() string {
 func (*ExchangeTokenResponse) ProtoMessage() {}
 
 func (x *ExchangeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[29]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2147,7 +2497,7 @@ func (x *ExchangeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeTokenResponse.ProtoReflect.Descriptor instead.
 func (*ExchangeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExchangeTokenResponse) GetToken() string {
@@ -2289,7 +2639,33 @@ const file_flexiq_v1_admin_proto_rawDesc = "" +
 	"\x02id\x18\x01 \x01(\tR\x02id\"H\n" +
 	"\x15GetDeadLetterResponse\x12/\n" +
 	"\vdead_letter\x18\x01 \x01(\v2\x0e.flexiq.v1.JobR\n" +
-	"deadLetter\"\x94\x01\n" +
+	"deadLetter\"\x80\x01\n" +
+	"\x18DeleteDeadLettersRequest\x12\x10\n" +
+	"\x03ids\x18\x01 \x03(\tR\x03ids\x123\n" +
+	"\x06filter\x18\x02 \x01(\v2\x1b.flexiq.v1.DeadLetterFilterR\x06filter\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x03 \x01(\tR\tpageToken\"]\n" +
+	"\x19DeleteDeadLettersResponse\x12\x18\n" +
+	"\adeleted\x18\x01 \x01(\x03R\adeleted\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x9d\x01\n" +
+	"\x18ReplayDeadLettersRequest\x12\x10\n" +
+	"\x03ids\x18\x01 \x03(\tR\x03ids\x123\n" +
+	"\x06filter\x18\x02 \x01(\v2\x1b.flexiq.v1.DeadLetterFilterR\x06filter\x12\x1b\n" +
+	"\tpage_size\x18\x03 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x04 \x01(\tR\tpageToken\"\xa0\x02\n" +
+	"\x19ReplayDeadLettersResponse\x12\x14\n" +
+	"\x05moved\x18\x01 \x01(\x03R\x05moved\x12\x12\n" +
+	"\x04left\x18\x02 \x01(\x03R\x04left\x12\x12\n" +
+	"\x04gone\x18\x03 \x01(\x03R\x04gone\x121\n" +
+	"\areasons\x18\x04 \x03(\v2\x17.flexiq.v1.ReplayReasonR\areasons\x12:\n" +
+	"\vretry_after\x18\x05 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"retryAfter\x12&\n" +
+	"\x0fnext_page_token\x18\x06 \x01(\tR\rnextPageToken\x12.\n" +
+	"\x04time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\x04time\"<\n" +
+	"\fReplayReason\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\"\x94\x01\n" +
 	"\x10ListAuditRequest\x12\x12\n" +
 	"\x04kind\x18\x01 \x01(\tR\x04kind\x120\n" +
 	"\x05since\x18\x02 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12\x1b\n" +
@@ -2358,7 +2734,7 @@ const file_flexiq_v1_admin_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x129\n" +
 	"\n" +
-	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt2\xf8\a\n" +
+	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt2\xb8\t\n" +
 	"\fAdminService\x12C\n" +
 	"\bGetQuota\x12\x1a.flexiq.v1.GetQuotaRequest\x1a\x1b.flexiq.v1.GetQuotaResponse\x12C\n" +
 	"\bSetQuota\x12\x1a.flexiq.v1.SetQuotaRequest\x1a\x1b.flexiq.v1.SetQuotaResponse\x12F\n" +
@@ -2367,7 +2743,9 @@ const file_flexiq_v1_admin_proto_rawDesc = "" +
 	"ClearQuota\x12\x1c.flexiq.v1.ClearQuotaRequest\x1a\x1d.flexiq.v1.ClearQuotaResponse\x12C\n" +
 	"\bGetUsage\x12\x1a.flexiq.v1.GetUsageRequest\x1a\x1b.flexiq.v1.GetUsageResponse\x12X\n" +
 	"\x0fListDeadLetters\x12!.flexiq.v1.ListDeadLettersRequest\x1a\".flexiq.v1.ListDeadLettersResponse\x12R\n" +
-	"\rGetDeadLetter\x12\x1f.flexiq.v1.GetDeadLetterRequest\x1a .flexiq.v1.GetDeadLetterResponse\x12F\n" +
+	"\rGetDeadLetter\x12\x1f.flexiq.v1.GetDeadLetterRequest\x1a .flexiq.v1.GetDeadLetterResponse\x12^\n" +
+	"\x11DeleteDeadLetters\x12#.flexiq.v1.DeleteDeadLettersRequest\x1a$.flexiq.v1.DeleteDeadLettersResponse\x12^\n" +
+	"\x11ReplayDeadLetters\x12#.flexiq.v1.ReplayDeadLettersRequest\x1a$.flexiq.v1.ReplayDeadLettersResponse\x12F\n" +
 	"\tListAudit\x12\x1b.flexiq.v1.ListAuditRequest\x1a\x1c.flexiq.v1.ListAuditResponse\x12L\n" +
 	"\vCreateToken\x12\x1d.flexiq.v1.CreateTokenRequest\x1a\x1e.flexiq.v1.CreateTokenResponse\x12I\n" +
 	"\n" +
@@ -2388,114 +2766,128 @@ func file_flexiq_v1_admin_proto_rawDescGZIP() []byte {
 	return file_flexiq_v1_admin_proto_rawDescData
 }
 
-var file_flexiq_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 30)
+var file_flexiq_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
 var file_flexiq_v1_admin_proto_goTypes = []any{
-	(*GetQuotaRequest)(nil),         // 0: flexiq.v1.GetQuotaRequest
-	(*GetQuotaResponse)(nil),        // 1: flexiq.v1.GetQuotaResponse
-	(*SetQuotaRequest)(nil),         // 2: flexiq.v1.SetQuotaRequest
-	(*SetQuotaResponse)(nil),        // 3: flexiq.v1.SetQuotaResponse
-	(*EditQuotaRequest)(nil),        // 4: flexiq.v1.EditQuotaRequest
-	(*EditQuotaResponse)(nil),       // 5: flexiq.v1.EditQuotaResponse
-	(*ClearQuotaRequest)(nil),       // 6: flexiq.v1.ClearQuotaRequest
-	(*ClearQuotaResponse)(nil),      // 7: flexiq.v1.ClearQuotaResponse
-	(*GetUsageRequest)(nil),         // 8: flexiq.v1.GetUsageRequest
-	(*GetUsageResponse)(nil),        // 9: flexiq.v1.GetUsageResponse
-	(*ListNamespacesRequest)(nil),   // 10: flexiq.v1.ListNamespacesRequest
-	(*ListNamespacesResponse)(nil),  // 11: flexiq.v1.ListNamespacesResponse
-	(*NamespaceUsage)(nil),          // 12: flexiq.v1.NamespaceUsage
-	(*ListDeadLettersRequest)(nil),  // 13: flexiq.v1.ListDeadLettersRequest
-	(*DeadLetterFilter)(nil),        // 14: flexiq.v1.DeadLetterFilter
-	(*ListDeadLettersResponse)(nil), // 15: flexiq.v1.ListDeadLettersResponse
-	(*GetDeadLetterRequest)(nil),    // 16: flexiq.v1.GetDeadLetterRequest
-	(*GetDeadLetterResponse)(nil),   // 17: flexiq.v1.GetDeadLetterResponse
-	(*ListAuditRequest)(nil),        // 18: flexiq.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),       // 19: flexiq.v1.ListAuditResponse
-	(*AuditRecord)(nil),             // 20: flexiq.v1.AuditRecord
-	(*CreateTokenRequest)(nil),      // 21: flexiq.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),     // 22: flexiq.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),       // 23: flexiq.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),      // 24: flexiq.v1.ListTokensResponse
-	(*TokenInfo)(nil),               // 25: flexiq.v1.TokenInfo
-	(*RevokeTokenRequest)(nil),      // 26: flexiq.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),     // 27: flexiq.v1.RevokeTokenResponse
-	(*ExchangeTokenRequest)(nil),    // 28: flexiq.v1.ExchangeTokenRequest
-	(*ExchangeTokenResponse)(nil),   // 29: flexiq.v1.ExchangeTokenResponse
-	(*NamespaceQuota)(nil),          // 30: flexiq.v1.NamespaceQuota
-	(*timestamppb.Timestamp)(nil),   // 31: google.protobuf.Timestamp
-	(*EnforcedBy)(nil),              // 32: flexiq.v1.EnforcedBy
-	(*QuotaPreview)(nil),            // 33: flexiq.v1.QuotaPreview
-	(*LimitUsage)(nil),              // 34: flexiq.v1.LimitUsage
-	(*AdmissionCounts)(nil),         // 35: flexiq.v1.AdmissionCounts
-	(*Job)(nil),                     // 36: flexiq.v1.Job
-	(*durationpb.Duration)(nil),     // 37: google.protobuf.Duration
+	(*GetQuotaRequest)(nil),           // 0: flexiq.v1.GetQuotaRequest
+	(*GetQuotaResponse)(nil),          // 1: flexiq.v1.GetQuotaResponse
+	(*SetQuotaRequest)(nil),           // 2: flexiq.v1.SetQuotaRequest
+	(*SetQuotaResponse)(nil),          // 3: flexiq.v1.SetQuotaResponse
+	(*EditQuotaRequest)(nil),          // 4: flexiq.v1.EditQuotaRequest
+	(*EditQuotaResponse)(nil),         // 5: flexiq.v1.EditQuotaResponse
+	(*ClearQuotaRequest)(nil),         // 6: flexiq.v1.ClearQuotaRequest
+	(*ClearQuotaResponse)(nil),        // 7: flexiq.v1.ClearQuotaResponse
+	(*GetUsageRequest)(nil),           // 8: flexiq.v1.GetUsageRequest
+	(*GetUsageResponse)(nil),          // 9: flexiq.v1.GetUsageResponse
+	(*ListNamespacesRequest)(nil),     // 10: flexiq.v1.ListNamespacesRequest
+	(*ListNamespacesResponse)(nil),    // 11: flexiq.v1.ListNamespacesResponse
+	(*NamespaceUsage)(nil),            // 12: flexiq.v1.NamespaceUsage
+	(*ListDeadLettersRequest)(nil),    // 13: flexiq.v1.ListDeadLettersRequest
+	(*DeadLetterFilter)(nil),          // 14: flexiq.v1.DeadLetterFilter
+	(*ListDeadLettersResponse)(nil),   // 15: flexiq.v1.ListDeadLettersResponse
+	(*GetDeadLetterRequest)(nil),      // 16: flexiq.v1.GetDeadLetterRequest
+	(*GetDeadLetterResponse)(nil),     // 17: flexiq.v1.GetDeadLetterResponse
+	(*DeleteDeadLettersRequest)(nil),  // 18: flexiq.v1.DeleteDeadLettersRequest
+	(*DeleteDeadLettersResponse)(nil), // 19: flexiq.v1.DeleteDeadLettersResponse
+	(*ReplayDeadLettersRequest)(nil),  // 20: flexiq.v1.ReplayDeadLettersRequest
+	(*ReplayDeadLettersResponse)(nil), // 21: flexiq.v1.ReplayDeadLettersResponse
+	(*ReplayReason)(nil),              // 22: flexiq.v1.ReplayReason
+	(*ListAuditRequest)(nil),          // 23: flexiq.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),         // 24: flexiq.v1.ListAuditResponse
+	(*AuditRecord)(nil),               // 25: flexiq.v1.AuditRecord
+	(*CreateTokenRequest)(nil),        // 26: flexiq.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 27: flexiq.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),         // 28: flexiq.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),        // 29: flexiq.v1.ListTokensResponse
+	(*TokenInfo)(nil),                 // 30: flexiq.v1.TokenInfo
+	(*RevokeTokenRequest)(nil),        // 31: flexiq.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),       // 32: flexiq.v1.RevokeTokenResponse
+	(*ExchangeTokenRequest)(nil),      // 33: flexiq.v1.ExchangeTokenRequest
+	(*ExchangeTokenResponse)(nil),     // 34: flexiq.v1.ExchangeTokenResponse
+	(*NamespaceQuota)(nil),            // 35: flexiq.v1.NamespaceQuota
+	(*timestamppb.Timestamp)(nil),     // 36: google.protobuf.Timestamp
+	(*EnforcedBy)(nil),                // 37: flexiq.v1.EnforcedBy
+	(*QuotaPreview)(nil),              // 38: flexiq.v1.QuotaPreview
+	(*LimitUsage)(nil),                // 39: flexiq.v1.LimitUsage
+	(*AdmissionCounts)(nil),           // 40: flexiq.v1.AdmissionCounts
+	(*Job)(nil),                       // 41: flexiq.v1.Job
+	(*durationpb.Duration)(nil),       // 42: google.protobuf.Duration
 }
 var file_flexiq_v1_admin_proto_depIdxs = []int32{
-	30, // 0: flexiq.v1.GetQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
-	31, // 1: flexiq.v1.GetQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
-	30, // 2: flexiq.v1.SetQuotaRequest.quota:type_name -> flexiq.v1.NamespaceQuota
-	30, // 3: flexiq.v1.SetQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
-	31, // 4: flexiq.v1.SetQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
-	32, // 5: flexiq.v1.SetQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
-	33, // 6: flexiq.v1.SetQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
-	30, // 7: flexiq.v1.EditQuotaRequest.quota:type_name -> flexiq.v1.NamespaceQuota
-	30, // 8: flexiq.v1.EditQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
-	31, // 9: flexiq.v1.EditQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
-	32, // 10: flexiq.v1.EditQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
-	33, // 11: flexiq.v1.EditQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
-	30, // 12: flexiq.v1.ClearQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
-	31, // 13: flexiq.v1.ClearQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
-	32, // 14: flexiq.v1.ClearQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
-	33, // 15: flexiq.v1.ClearQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
-	34, // 16: flexiq.v1.GetUsageResponse.limits:type_name -> flexiq.v1.LimitUsage
-	35, // 17: flexiq.v1.GetUsageResponse.last_minute:type_name -> flexiq.v1.AdmissionCounts
+	35, // 0: flexiq.v1.GetQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
+	36, // 1: flexiq.v1.GetQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
+	35, // 2: flexiq.v1.SetQuotaRequest.quota:type_name -> flexiq.v1.NamespaceQuota
+	35, // 3: flexiq.v1.SetQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
+	36, // 4: flexiq.v1.SetQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
+	37, // 5: flexiq.v1.SetQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
+	38, // 6: flexiq.v1.SetQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
+	35, // 7: flexiq.v1.EditQuotaRequest.quota:type_name -> flexiq.v1.NamespaceQuota
+	35, // 8: flexiq.v1.EditQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
+	36, // 9: flexiq.v1.EditQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
+	37, // 10: flexiq.v1.EditQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
+	38, // 11: flexiq.v1.EditQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
+	35, // 12: flexiq.v1.ClearQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
+	36, // 13: flexiq.v1.ClearQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
+	37, // 14: flexiq.v1.ClearQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
+	38, // 15: flexiq.v1.ClearQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
+	39, // 16: flexiq.v1.GetUsageResponse.limits:type_name -> flexiq.v1.LimitUsage
+	40, // 17: flexiq.v1.GetUsageResponse.last_minute:type_name -> flexiq.v1.AdmissionCounts
 	12, // 18: flexiq.v1.ListNamespacesResponse.namespaces:type_name -> flexiq.v1.NamespaceUsage
 	9,  // 19: flexiq.v1.NamespaceUsage.usage:type_name -> flexiq.v1.GetUsageResponse
 	14, // 20: flexiq.v1.ListDeadLettersRequest.filter:type_name -> flexiq.v1.DeadLetterFilter
-	31, // 21: flexiq.v1.DeadLetterFilter.before:type_name -> google.protobuf.Timestamp
-	36, // 22: flexiq.v1.ListDeadLettersResponse.dead_letters:type_name -> flexiq.v1.Job
-	36, // 23: flexiq.v1.GetDeadLetterResponse.dead_letter:type_name -> flexiq.v1.Job
-	31, // 24: flexiq.v1.ListAuditRequest.since:type_name -> google.protobuf.Timestamp
-	20, // 25: flexiq.v1.ListAuditResponse.records:type_name -> flexiq.v1.AuditRecord
-	31, // 26: flexiq.v1.AuditRecord.time:type_name -> google.protobuf.Timestamp
-	37, // 27: flexiq.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	31, // 28: flexiq.v1.CreateTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
-	25, // 29: flexiq.v1.ListTokensResponse.tokens:type_name -> flexiq.v1.TokenInfo
-	31, // 30: flexiq.v1.TokenInfo.created_at:type_name -> google.protobuf.Timestamp
-	31, // 31: flexiq.v1.TokenInfo.expires_at:type_name -> google.protobuf.Timestamp
-	31, // 32: flexiq.v1.TokenInfo.revoked_at:type_name -> google.protobuf.Timestamp
-	31, // 33: flexiq.v1.TokenInfo.last_used_at:type_name -> google.protobuf.Timestamp
-	31, // 34: flexiq.v1.ExchangeTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
-	0,  // 35: flexiq.v1.AdminService.GetQuota:input_type -> flexiq.v1.GetQuotaRequest
-	2,  // 36: flexiq.v1.AdminService.SetQuota:input_type -> flexiq.v1.SetQuotaRequest
-	4,  // 37: flexiq.v1.AdminService.EditQuota:input_type -> flexiq.v1.EditQuotaRequest
-	6,  // 38: flexiq.v1.AdminService.ClearQuota:input_type -> flexiq.v1.ClearQuotaRequest
-	8,  // 39: flexiq.v1.AdminService.GetUsage:input_type -> flexiq.v1.GetUsageRequest
-	13, // 40: flexiq.v1.AdminService.ListDeadLetters:input_type -> flexiq.v1.ListDeadLettersRequest
-	16, // 41: flexiq.v1.AdminService.GetDeadLetter:input_type -> flexiq.v1.GetDeadLetterRequest
-	18, // 42: flexiq.v1.AdminService.ListAudit:input_type -> flexiq.v1.ListAuditRequest
-	21, // 43: flexiq.v1.AdminService.CreateToken:input_type -> flexiq.v1.CreateTokenRequest
-	23, // 44: flexiq.v1.AdminService.ListTokens:input_type -> flexiq.v1.ListTokensRequest
-	26, // 45: flexiq.v1.AdminService.RevokeToken:input_type -> flexiq.v1.RevokeTokenRequest
-	10, // 46: flexiq.v1.AdminService.ListNamespaces:input_type -> flexiq.v1.ListNamespacesRequest
-	28, // 47: flexiq.v1.AdminService.ExchangeToken:input_type -> flexiq.v1.ExchangeTokenRequest
-	1,  // 48: flexiq.v1.AdminService.GetQuota:output_type -> flexiq.v1.GetQuotaResponse
-	3,  // 49: flexiq.v1.AdminService.SetQuota:output_type -> flexiq.v1.SetQuotaResponse
-	5,  // 50: flexiq.v1.AdminService.EditQuota:output_type -> flexiq.v1.EditQuotaResponse
-	7,  // 51: flexiq.v1.AdminService.ClearQuota:output_type -> flexiq.v1.ClearQuotaResponse
-	9,  // 52: flexiq.v1.AdminService.GetUsage:output_type -> flexiq.v1.GetUsageResponse
-	15, // 53: flexiq.v1.AdminService.ListDeadLetters:output_type -> flexiq.v1.ListDeadLettersResponse
-	17, // 54: flexiq.v1.AdminService.GetDeadLetter:output_type -> flexiq.v1.GetDeadLetterResponse
-	19, // 55: flexiq.v1.AdminService.ListAudit:output_type -> flexiq.v1.ListAuditResponse
-	22, // 56: flexiq.v1.AdminService.CreateToken:output_type -> flexiq.v1.CreateTokenResponse
-	24, // 57: flexiq.v1.AdminService.ListTokens:output_type -> flexiq.v1.ListTokensResponse
-	27, // 58: flexiq.v1.AdminService.RevokeToken:output_type -> flexiq.v1.RevokeTokenResponse
-	11, // 59: flexiq.v1.AdminService.ListNamespaces:output_type -> flexiq.v1.ListNamespacesResponse
-	29, // 60: flexiq.v1.AdminService.ExchangeToken:output_type -> flexiq.v1.ExchangeTokenResponse
-	48, // [48:61] is the sub-list for method output_type
-	35, // [35:48] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	36, // 21: flexiq.v1.DeadLetterFilter.before:type_name -> google.protobuf.Timestamp
+	41, // 22: flexiq.v1.ListDeadLettersResponse.dead_letters:type_name -> flexiq.v1.Job
+	41, // 23: flexiq.v1.GetDeadLetterResponse.dead_letter:type_name -> flexiq.v1.Job
+	14, // 24: flexiq.v1.DeleteDeadLettersRequest.filter:type_name -> flexiq.v1.DeadLetterFilter
+	14, // 25: flexiq.v1.ReplayDeadLettersRequest.filter:type_name -> flexiq.v1.DeadLetterFilter
+	22, // 26: flexiq.v1.ReplayDeadLettersResponse.reasons:type_name -> flexiq.v1.ReplayReason
+	42, // 27: flexiq.v1.ReplayDeadLettersResponse.retry_after:type_name -> google.protobuf.Duration
+	36, // 28: flexiq.v1.ReplayDeadLettersResponse.time:type_name -> google.protobuf.Timestamp
+	36, // 29: flexiq.v1.ListAuditRequest.since:type_name -> google.protobuf.Timestamp
+	25, // 30: flexiq.v1.ListAuditResponse.records:type_name -> flexiq.v1.AuditRecord
+	36, // 31: flexiq.v1.AuditRecord.time:type_name -> google.protobuf.Timestamp
+	42, // 32: flexiq.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	36, // 33: flexiq.v1.CreateTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
+	30, // 34: flexiq.v1.ListTokensResponse.tokens:type_name -> flexiq.v1.TokenInfo
+	36, // 35: flexiq.v1.TokenInfo.created_at:type_name -> google.protobuf.Timestamp
+	36, // 36: flexiq.v1.TokenInfo.expires_at:type_name -> google.protobuf.Timestamp
+	36, // 37: flexiq.v1.TokenInfo.revoked_at:type_name -> google.protobuf.Timestamp
+	36, // 38: flexiq.v1.TokenInfo.last_used_at:type_name -> google.protobuf.Timestamp
+	36, // 39: flexiq.v1.ExchangeTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
+	0,  // 40: flexiq.v1.AdminService.GetQuota:input_type -> flexiq.v1.GetQuotaRequest
+	2,  // 41: flexiq.v1.AdminService.SetQuota:input_type -> flexiq.v1.SetQuotaRequest
+	4,  // 42: flexiq.v1.AdminService.EditQuota:input_type -> flexiq.v1.EditQuotaRequest
+	6,  // 43: flexiq.v1.AdminService.ClearQuota:input_type -> flexiq.v1.ClearQuotaRequest
+	8,  // 44: flexiq.v1.AdminService.GetUsage:input_type -> flexiq.v1.GetUsageRequest
+	13, // 45: flexiq.v1.AdminService.ListDeadLetters:input_type -> flexiq.v1.ListDeadLettersRequest
+	16, // 46: flexiq.v1.AdminService.GetDeadLetter:input_type -> flexiq.v1.GetDeadLetterRequest
+	18, // 47: flexiq.v1.AdminService.DeleteDeadLetters:input_type -> flexiq.v1.DeleteDeadLettersRequest
+	20, // 48: flexiq.v1.AdminService.ReplayDeadLetters:input_type -> flexiq.v1.ReplayDeadLettersRequest
+	23, // 49: flexiq.v1.AdminService.ListAudit:input_type -> flexiq.v1.ListAuditRequest
+	26, // 50: flexiq.v1.AdminService.CreateToken:input_type -> flexiq.v1.CreateTokenRequest
+	28, // 51: flexiq.v1.AdminService.ListTokens:input_type -> flexiq.v1.ListTokensRequest
+	31, // 52: flexiq.v1.AdminService.RevokeToken:input_type -> flexiq.v1.RevokeTokenRequest
+	10, // 53: flexiq.v1.AdminService.ListNamespaces:input_type -> flexiq.v1.ListNamespacesRequest
+	33, // 54: flexiq.v1.AdminService.ExchangeToken:input_type -> flexiq.v1.ExchangeTokenRequest
+	1,  // 55: flexiq.v1.AdminService.GetQuota:output_type -> flexiq.v1.GetQuotaResponse
+	3,  // 56: flexiq.v1.AdminService.SetQuota:output_type -> flexiq.v1.SetQuotaResponse
+	5,  // 57: flexiq.v1.AdminService.EditQuota:output_type -> flexiq.v1.EditQuotaResponse
+	7,  // 58: flexiq.v1.AdminService.ClearQuota:output_type -> flexiq.v1.ClearQuotaResponse
+	9,  // 59: flexiq.v1.AdminService.GetUsage:output_type -> flexiq.v1.GetUsageResponse
+	15, // 60: flexiq.v1.AdminService.ListDeadLetters:output_type -> flexiq.v1.ListDeadLettersResponse
+	17, // 61: flexiq.v1.AdminService.GetDeadLetter:output_type -> flexiq.v1.GetDeadLetterResponse
+	19, // 62: flexiq.v1.AdminService.DeleteDeadLetters:output_type -> flexiq.v1.DeleteDeadLettersResponse
+	21, // 63: flexiq.v1.AdminService.ReplayDeadLetters:output_type -> flexiq.v1.ReplayDeadLettersResponse
+	24, // 64: flexiq.v1.AdminService.ListAudit:output_type -> flexiq.v1.ListAuditResponse
+	27, // 65: flexiq.v1.AdminService.CreateToken:output_type -> flexiq.v1.CreateTokenResponse
+	29, // 66: flexiq.v1.AdminService.ListTokens:output_type -> flexiq.v1.ListTokensResponse
+	32, // 67: flexiq.v1.AdminService.RevokeToken:output_type -> flexiq.v1.RevokeTokenResponse
+	11, // 68: flexiq.v1.AdminService.ListNamespaces:output_type -> flexiq.v1.ListNamespacesResponse
+	34, // 69: flexiq.v1.AdminService.ExchangeToken:output_type -> flexiq.v1.ExchangeTokenResponse
+	55, // [55:70] is the sub-list for method output_type
+	40, // [40:55] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_flexiq_v1_admin_proto_init() }
@@ -2509,14 +2901,14 @@ func file_flexiq_v1_admin_proto_init() {
 	file_flexiq_v1_admin_proto_msgTypes[4].OneofWrappers = []any{}
 	file_flexiq_v1_admin_proto_msgTypes[6].OneofWrappers = []any{}
 	file_flexiq_v1_admin_proto_msgTypes[14].OneofWrappers = []any{}
-	file_flexiq_v1_admin_proto_msgTypes[20].OneofWrappers = []any{}
+	file_flexiq_v1_admin_proto_msgTypes[25].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_flexiq_v1_admin_proto_rawDesc), len(file_flexiq_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   30,
+			NumMessages:   35,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

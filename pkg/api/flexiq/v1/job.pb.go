@@ -361,7 +361,9 @@ type Job struct {
 	// Id of the token that it was enqueued with.
 	EnqueuedBy string `protobuf:"bytes,20,opt,name=enqueued_by,json=enqueuedBy,proto3" json:"enqueued_by,omitempty"`
 	// Why it is dead, beyond error: `shed` is `quota` for a job shed by the quota. Empty unless dead.
-	DeadMetadata  map[string]string `protobuf:"bytes,21,rep,name=dead_metadata,json=deadMetadata,proto3" json:"dead_metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	DeadMetadata map[string]string `protobuf:"bytes,21,rep,name=dead_metadata,json=deadMetadata,proto3" json:"dead_metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// How often the automatic retry of dead letters took it back; kept until it ends otherwise.
+	AutoRetries   int32 `protobuf:"varint,22,opt,name=auto_retries,json=autoRetries,proto3" json:"auto_retries,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -543,6 +545,13 @@ func (x *Job) GetDeadMetadata() map[string]string {
 	return nil
 }
 
+func (x *Job) GetAutoRetries() int32 {
+	if x != nil {
+		return x.AutoRetries
+	}
+	return 0
+}
+
 var File_flexiq_v1_job_proto protoreflect.FileDescriptor
 
 const file_flexiq_v1_job_proto_rawDesc = "" +
@@ -578,7 +587,7 @@ const file_flexiq_v1_job_proto_rawDesc = "" +
 	"\bDebounce\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x121\n" +
 	"\x06window\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06window\x124\n" +
-	"\bmax_wait\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\amaxWait\"\xa0\a\n" +
+	"\bmax_wait\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\amaxWait\"\xc3\a\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
@@ -606,7 +615,8 @@ const file_flexiq_v1_job_proto_rawDesc = "" +
 	"\x06origin\x18\x13 \x01(\tR\x06origin\x12\x1f\n" +
 	"\venqueued_by\x18\x14 \x01(\tR\n" +
 	"enqueuedBy\x12E\n" +
-	"\rdead_metadata\x18\x15 \x03(\v2 .flexiq.v1.Job.DeadMetadataEntryR\fdeadMetadata\x1a;\n" +
+	"\rdead_metadata\x18\x15 \x03(\v2 .flexiq.v1.Job.DeadMetadataEntryR\fdeadMetadata\x12!\n" +
+	"\fauto_retries\x18\x16 \x01(\x05R\vautoRetries\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a?\n" +
