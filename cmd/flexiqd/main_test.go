@@ -32,6 +32,9 @@ func TestMain(m *testing.M) {
 		defer stop()
 		os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 	}
+	if text := os.Getenv(runRole); text != "" {
+		os.Exit(playMain(text))
+	}
 	// A NATS server that is shut down while it creates a stream leaves the
 	// stream's file store behind. Only a stop right after the start meets that.
 	const nats = "github.com/nats-io/nats-server/v2/server"
