@@ -35,6 +35,9 @@ func TestMain(m *testing.M) {
 	if text := os.Getenv(runRole); text != "" {
 		os.Exit(playMain(text))
 	}
+	if os.Getenv(runWorker) != "" {
+		os.Exit(workerMain())
+	}
 	// A NATS server that is shut down while it creates a stream leaves the
 	// stream's file store behind. Only a stop right after the start meets that.
 	const nats = "github.com/nats-io/nats-server/v2/server"
