@@ -22,8 +22,8 @@ import (
 	"flexiq/pkg/testkit"
 )
 
-// tenant makes a namespace's token for everything a worker and a producer do.
-func tenant(t *testing.T, d *daemon, ns string) *client.Client {
+// newTenant makes a namespace's token for everything a worker and a producer do.
+func newTenant(t *testing.T, d *daemon, ns string) *client.Client {
 	t.Helper()
 	platform := dial(t, d.opts.DataDir, "platform", "")
 	made, err := platform.Admin().CreateToken(t.Context(), &flexiqv1.CreateTokenRequest{Namespace: ns, Scopes: []string{"produce", "work", "inspect", "admin"}})
@@ -66,7 +66,7 @@ type crowd struct {
 func (c crowd) run(t *testing.T, d *daemon) (jobs int, took time.Duration) {
 	var clients []*client.Client
 	for i := range c.big + c.small {
-		cl := tenant(t, d, fmt.Sprintf("ns-%02d", i))
+		cl := newTenant(t, d, fmt.Sprintf("ns-%02d", i))
 		clients = append(clients, cl)
 		if i == 1 {
 			if _, err := cl.Admin().SetQuota(t.Context(), &flexiqv1.SetQuotaRequest{Quota: &flexiqv1.NamespaceQuota{MaxRunning: proto.Int64(1)}}); err != nil {
