@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -9,11 +10,11 @@ import (
 	"time"
 
 	"github.com/hibiken/asynq"
+	"github.com/redis/go-redis/v9"
 )
 
 // asynqPeer is asynq on a Redis server.
 type asynqPeer struct {
-	server *redisServer
 	opt    asynq.RedisClientOpt
 	client *asynq.Client
 }
@@ -23,9 +24,9 @@ const asynqDB = 1
 
 // newAsynq has a connection for every caller, so that none waits for one.
 func (e *env) newAsynq(r *redisServer, connections int) *asynqPeer {
-	p := &asynqPeer{server: r, opt: asynq.RedisClientOpt{Addr: r.addr, DB: asynqDB, PoolSize: connections}}
+	p := &asynqPeer{opt: asynq.RedisClientOpt{Addr: r.addr, DB: asynqDB, PoolSize: connections}}
 	p.client = asynq.NewClient(p.opt)
-	e.later(p.client.Close)
+	e.later(func() error { return p.client.Close() })
 	return p
 }
 
@@ -38,9 +39,14 @@ func (p *asynqPeer) fill(ctx context.Context, n int) error {
 	return inParallel(ctx, 64, n, func(ctx context.Context, _ int) error { return p.enqueue(ctx) })
 }
 
-// empty forgets all jobs.
+// empty forgets all jobs. The client is a new one, as the old one believes that
+// the queue is still known.
 func (p *asynqPeer) empty(ctx context.Context) error {
-	return p.server.client.Do(ctx, "eval", "redis.call('select', ARGV[1]) redis.call('flushdb')", 0, asynqDB).Err()
+	c := redis.NewClient(&redis.Options{Addr: p.opt.Addr, DB: asynqDB})
+	defer c.Close()
+	old := p.client
+	p.client = asynq.NewClient(p.opt)
+	return errors.Join(c.FlushDB(ctx).Err(), old.Close())
 }
 
 // drain works off n jobs, until the server has forgotten them, as asynq does

@@ -169,8 +169,6 @@ func fill(ctx context.Context, c *client.Client, n int, change func(*client.Job)
 // drain works off n jobs without doing anything in them, until their outcomes
 // are stored, and returns how many a second that was.
 func drain(ctx context.Context, c *client.Client, n, slots int) (float64, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	w, err := client.NewWorker(client.WorkerOptions{Slots: slots, MaxJobs: int64(n), Name: "bench"}, c)
 	if err != nil {
 		return 0, err
@@ -179,11 +177,27 @@ func drain(ctx context.Context, c *client.Client, n, slots int) (float64, error)
 	start := time.Now()
 	err = w.Run(ctx) // returns when every settlement is answered
 	took := time.Since(start)
-	if err != nil {
+	if err = errors.Join(err, context.Cause(ctx)); err != nil {
 		return 0, err
 	}
 	if done := w.Stats().Completed; done != int64(n) {
 		return 0, fmt.Errorf("%d of %d jobs were completed: %+v", done, n, w.Stats())
 	}
-	return float64(n) / took.Seconds(), ctx.Err()
+	return float64(n) / took.Seconds(), nil
+}
+
+// working keeps a worker running until stop, which waits for its end.
+func working(ctx context.Context, slots int, do client.Handler, clients ...*client.Client) (stop func() error, err error) {
+	w, err := client.NewWorker(client.WorkerOptions{Slots: slots, Grace: 5 * time.Second}, clients...)
+	if err != nil {
+		return nil, err
+	}
+	w.HandleAll(do)
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	return func() error {
+		cancel()
+		return <-ended
+	}, nil
 }

@@ -69,7 +69,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, e.close()) }()
-	results := e.runRows(ctx, chosen)
+	limited, cancel := context.WithTimeoutCause(ctx, total, errors.New("the time for all rows is over"))
+	defer cancel()
+	results := e.runRows(limited, chosen)
 	writeTable(stdout, results)
 	r := newReport(ctx, o, results)
 	if o.out != "" {
@@ -80,6 +82,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	}
 	return failures(results)
 }
+
+// total bounds a run of all rows.
+const total = 40 * time.Minute
 
 // row is a line of the table of goals: some scenarios that share their setting.
 type row struct {
@@ -112,7 +117,8 @@ func (e *env) runRows(ctx context.Context, chosen []row) []result {
 	var all []result
 	for _, r := range chosen {
 		if ctx.Err() != nil {
-			break
+			all = append(all, result{ID: r.id, Title: r.title, Error: fmt.Sprintf("not begun: %v", context.Cause(ctx))})
+			continue
 		}
 		start := time.Now()
 		e.log("%s %s", r.id, r.title)

@@ -79,13 +79,12 @@ func (m *meter) note() string {
 	if r.jobs == 0 {
 		return ""
 	}
-	us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-	parts := []string{fmt.Sprintf("client %.1f", us(r.own))}
+	parts := []string{fmt.Sprintf("client %.1f", micro(r.own))}
 	if r.daemoned {
-		parts = append(parts, fmt.Sprintf("flexiqd %.1f", us(r.daemon)))
+		parts = append(parts, fmt.Sprintf("flexiqd %.1f", micro(r.daemon)))
 	}
 	if m.db != nil {
-		parts = append(parts, fmt.Sprintf("database %.1f", us(r.db)))
+		parts = append(parts, fmt.Sprintf("database %.1f", micro(r.db)))
 	}
 	s := "CPU µs a job: " + strings.Join(parts, ", ")
 	if r.onPostgres {
@@ -136,3 +135,5 @@ func fetch(ctx context.Context, url, file string) error {
 	}
 	return os.WriteFile(file, body, 0o644)
 }
+
+func micro(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

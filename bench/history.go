@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	flexiqv1 "flexiq/pkg/api/flexiq/v1"
+	"flexiq/pkg/client"
+)
+
+// Each measurement of B7 is short: there are many.
+const (
+	historyLength = 2 * time.Second
+	historyJobs   = 20_000
+)
+
+// aged is an installation with one namespace, full or empty.
+type aged struct {
+	e      *env
+	daemon *flexiqd
+	db     database
+	c      *client.Client
+}
+
+func (e *env) newAged(ctx context.Context, p *postgres, name string) (*aged, error) {
+	a := &aged{e: e}
+	store := ""
+	if p != nil {
+		if err := p.create(ctx, "aged_"+name); err != nil {
+			return nil, err
+		}
+		a.db, store = p, p.url("aged_"+name)
+	}
+	var err error
+	if a.daemon, err = e.startFlexiqd(ctx, store); err != nil {
+		return nil, err
+	}
+	a.c, err = a.daemon.connect(ctx, slack())
+	return a, err
+}
+
+// enqueues is a round of single enqueues.
+func (a *aged) enqueues(name, id string) entrant {
+	m := &meter{daemon: a.daemon, db: a.db}
+	length := a.e.length(historyLength)
+	return entrant{
+		name:    name,
+		prepare: func(ctx context.Context) error { return quiesce(ctx, a.db) },
+		round: func(ctx context.Context) (float64, error) {
+			begin := func() {
+				m.begin(ctx)
+				m.profile(ctx, id, length)
+			}
+			v, jobs, err := load(ctx, 64, length, begin, func(ctx context.Context, _ int) (int, error) {
+				_, err := a.c.Enqueue(ctx, noop())
+				return 1, err
+			})
+			m.end(ctx, jobs)
+			m.profiling.Wait()
+			return v, err
+		},
+		note: m.note,
+	}
+}
+
+// drains is a round that works off as many jobs as were added before it.
+func (a *aged) drains(name, id string) entrant {
+	m := &meter{daemon: a.daemon, db: a.db}
+	jobs := a.e.scale(historyJobs)
+	return entrant{
+		name: name,
+		prepare: func(ctx context.Context) error {
+			if err := fill(ctx, a.c, jobs, nil); err != nil {
+				return err
+			}
+			return quiesce(ctx, a.db)
+		},
+		round: func(ctx context.Context) (float64, error) {
+			return m.around(ctx, id, time.Second, int64(jobs), func() (float64, error) { return drain(ctx, a.c, jobs, slots) })
+		},
+		note: m.note,
+	}
+}
+
+// age is something that piles up in a namespace.
+type age struct {
+	id, title string
+	reach     func(ctx context.Context, a *aged) error
+}
+
+// ages are reached one after the other in one namespace.
+func (e *env) ages() []age {
+	few, many := e.scale(10_000), e.scale(1_000_000)
+	const day = 24 * time.Hour
+	return []age{
+		{"few", figure(float64(few)) + " pending", func(ctx context.Context, a *aged) error { return fill(ctx, a.c, few, nil) }},
+		{"pending", figure(float64(many)) + " pending", func(ctx context.Context, a *aged) error { return fill(ctx, a.c, many-few, nil) }},
+		{"archived", figure(float64(many)) + " archived", func(ctx context.Context, a *aged) error { return archive(ctx, a.c) }},
+		{"delayed", figure(float64(many)) + " delayed of a higher priority", func(ctx context.Context, a *aged) error {
+			return fill(ctx, a.c, many, func(j *client.Job) { j.Delay, j.Priority = day, new(int32(10)) })
+		}},
+	}
+}
+
+// archive ends all pending jobs: a job that was called off stands in the
+// archive like one that ran.
+func archive(ctx context.Context, c *client.Client) error {
+	for {
+		res, err := c.CancelMatching(ctx, &flexiqv1.CancelFilter{Queue: "default"})
+		if err != nil {
+			return fmt.Errorf("cancel: %w", err)
+		}
+		u, err := c.Admin().GetUsage(ctx)
+		if err != nil {
+			return err
+		}
+		if u.GetPending() == 0 {
+			return nil
+		}
+		if res.GetCancelled() == 0 {
+			return fmt.Errorf("%d pending jobs cannot be cancelled", u.GetPending())
+		}
+	}
+}
+
+func rowB7(ctx context.Context, e *env, b *board) error {
+	for _, backend := range []struct {
+		id, title string
+		bar       float64
+	}{{"pg", "PostgreSQL", 0.8}, {"sqlite", "SQLite", 0.7}} {
+		var p *postgres
+		if backend.id == "pg" {
+			var err error
+			if p, err = e.startPostgres(ctx); err != nil {
+				return err
+			}
+		}
+		full, err := e.newAged(ctx, p, "full")
+		if err != nil {
+			return err
+		}
+		for _, state := range e.ages() {
+			start := time.Now()
+			if err := state.reach(ctx, full); err != nil {
+				return fmt.Errorf("%s: %w", state.title, err)
+			}
+			e.log("  %s on %s after %s", state.title, backend.title, time.Since(start).Round(time.Second))
+			empty, err := e.newAged(ctx, p, "empty_"+state.id)
+			if err != nil {
+				return err
+			}
+			id := "B7." + backend.id + "." + state.id
+			for _, s := range []scenario{
+				{id: id + ".enqueue", title: "single enqueue", ours: full.enqueues(state.id, id+".enqueue"), peer: empty.enqueues("empty", id+".enqueue.empty")},
+				{id: id + ".drain", title: "drain", ours: full.drains(state.id, id+".drain"), peer: empty.drains("empty", id+".drain.empty")},
+			} {
+				s.title += ", " + backend.title + " with " + state.title + ", beside an empty one"
+				s.unit, s.bar, s.rounds = "jobs/s", backend.bar, e.rounds()
+				if _, err := b.compare(ctx, s); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
