@@ -50,6 +50,7 @@ type Store interface {
 	Jobs
 	Letters
 	Quotas
+	Settings
 	Tokens
 	Schedules
 	Triggers
@@ -429,12 +430,70 @@ type Changes struct {
 	Latest int64
 }
 
+// Settings keeps what operators store for a namespace under keys of their own.
+// The caller has checked the keys by [CheckSettingKey]; a reserved one cannot be
+// spelled, so it is not found, and no listing shows it.
+type Settings interface {
+	// Setting reads one; NOT_FOUND.
+	Setting(ctx context.Context, ns, key string) (Setting, error)
+	// PutSetting writes one and the audit record, in one step, and returns it as
+	// it now is. Its revision is one more than before, 1 at first.
+	PutSetting(ctx context.Context, s Setting, audit Record) (Setting, error)
+	// DeleteSetting removes one and writes the audit record, in one step; NOT_FOUND.
+	DeleteSetting(ctx context.Context, ns, key string, audit Record) error
+	// ListSettings lists a namespace's settings by key, with their values.
+	ListSettings(ctx context.Context, ns, after string, limit int) (Page[Setting], error)
+}
+
+// Setting is one stored value.
+type Setting struct {
+	Namespace string
+	Key       string
+	Value     string // at most [MaxSetting] bytes
+	Revision  int64
+	UpdatedAt time.Time
+	UpdatedBy string // token id, of the audit record
+}
+
+// Bounds of a setting.
+const (
+	MaxSetting    = 16 << 10
+	MaxSettingKey = 200
+)
+
+// CheckSettingKey reports whether key is one that settings may have:
+// [a-z0-9][a-z0-9._/-]{0,199}. No such key has a colon or a capital letter in
+// it, so it is never that of a quota or of anything else that is reserved.
+func CheckSettingKey(key string) bool {
+	if key == "" || len(key) > MaxSettingKey {
+		return false
+	}
+	for i := range len(key) {
+		b := key[i]
+		plain := b >= 'a' && b <= 'z' || b >= '0' && b <= '9'
+		if !plain && (i == 0 || b != '.' && b != '_' && b != '/' && b != '-') {
+			return false
+		}
+	}
+	return true
+}
+
+// PurgeTokens is how many expired tokens one PutToken deletes at most, and
+// PurgeAfter how long they have been expired by then.
+const (
+	PurgeTokens = 100
+	PurgeAfter  = time.Hour
+)
+
 // Tokens keeps tokens. None of it sees a secret, only its SHA-256.
 type Tokens interface {
 	// Bootstrap stores the first tokens of an installation. It does nothing and
 	// returns false when any token was ever stored.
 	Bootstrap(ctx context.Context, tokens []Token) (bool, error)
-	// PutToken stores a new token and its audit record.
+	// PutToken stores a new token and its audit record. With a token that
+	// another was exchanged for it also deletes the namespace's tokens of that
+	// kind that expired more than an hour ago, up to [PurgeTokens] of them, with
+	// their changes: they would pile up otherwise.
 	PutToken(ctx context.Context, t Token, audit Record) error
 	// Token finds a token by id, revoked and expired ones included; NOT_FOUND.
 	Token(ctx context.Context, id string) (*Token, error)
@@ -552,6 +611,13 @@ type Upkeep interface {
 	// what is [Broken]. It deletes no job. It reads every job of the namespace,
 	// which may take minutes: its deadline is long.
 	Examine(ctx context.Context, ns string, repair bool) ([]Finding, error)
+	// EraseNamespace deletes at most limit rows of a namespace, and reports
+	// whether more is left: its tokens first, then what makes jobs, jobs, history,
+	// settings, quota and audit trail. When nothing is left the namespace is as if it had never
+	// been used, its revisions included. It may be repeated at any time, so that
+	// what a crash interrupted is taken up again. Whoever erases first revokes the
+	// tokens and waits until no process believes them.
+	EraseNamespace(ctx context.Context, ns string, limit int) (more bool, err error)
 	// Close releases everything. No operation may follow or be running.
 	Close() error
 }

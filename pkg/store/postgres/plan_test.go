@@ -151,6 +151,7 @@ func (n *node) check(query string, seen map[string]bool, wrong func(string, ...a
 func indexFor(query, table string) (index, cond string) {
 	has := func(part string) bool { return strings.Contains(query, part) }
 	listing := has("order by id limit $3")
+	erasing := has("order by ns, id limit $2")
 	switch table {
 	case "jobs":
 		switch {
@@ -164,6 +165,8 @@ func indexFor(query, table string) (index, cond string) {
 			return "jobs_pending", "rank = "
 		case listing:
 			return "jobs_pkey", "id > "
+		case erasing:
+			return "jobs_pkey", "ns = "
 		}
 		return "jobs_pkey", "id = "
 	case "archive", "dead_letters":
@@ -174,9 +177,14 @@ func indexFor(query, table string) (index, cond string) {
 			return table + "_age", "finished_at < "
 		case listing:
 			return table + "_pkey", "id > "
+		case erasing:
+			return table + "_pkey", "ns = "
 		}
 		return table + "_pkey", "id = "
 	case "payloads":
+		if erasing {
+			return "payloads_pkey", "ns = "
+		}
 		return "payloads_pkey", "id = "
 	case "lanes":
 		return "lanes_pkey", "ns = "
@@ -185,14 +193,20 @@ func indexFor(query, table string) (index, cond string) {
 	case "namespaces":
 		return "namespaces_pkey", "name "
 	case "settings":
+		if has("order by scope, key") {
+			return "settings_pkey", "scope = "
+		}
 		return "settings_pkey", "key = "
 	case "changes":
+		if has("kind = 'token'") {
+			return "changes_pkey", "key = "
+		}
 		return "changes_number", "number > "
 	case "audit":
 		if has("order by at, number") {
 			return "audit_age", "at < "
 		}
-		return "audit_namespace", "namespace = "
+		return "audit_namespace", "namespace "
 	}
 	return table + "_pkey", "" // the tables of one row
 }
@@ -284,6 +298,7 @@ func (o *observer) operate(t *testing.T) {
 	}
 	_, err = s.TrimAudit(ctx, term, time.Now().Add(-time.Hour), 3)
 	ok(err)
+	o.erase(t)
 	o.letters(t, ns)
 }
 
@@ -310,5 +325,33 @@ func (o *observer) letters(t *testing.T, ns string) {
 	}
 	if _, err := s.Retryable(ctx, store.Retryable{Namespace: ns, Before: time.Now(), Most: 1, Limit: 10}); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// erase fills a namespace and erases it.
+func (o *observer) erase(t *testing.T) {
+	t.Helper()
+	ctx, s := t.Context(), o.Store
+	ok := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	const other = "erased"
+	must(t, s, calls(t, other, 2, 2, func(sp *job.Spec) { sp.Payload = make([]byte, 4*asideFrom) }))
+	for i := range 3 {
+		ok(s.PutToken(ctx, store.Token{ID: "x" + uuid.NewString(), Namespace: other, ActingAs: "t1"}, store.Record{Namespace: other}))
+		_, err := s.PutSetting(ctx, store.Setting{Namespace: other, Key: fmt.Sprint("k", i)}, store.Record{Namespace: other})
+		ok(err)
+	}
+	_, err := s.Setting(ctx, other, "k0")
+	ok(err)
+	_, err = s.ListSettings(ctx, other, "", 2)
+	ok(err)
+	ok(s.DeleteSetting(ctx, other, "k1", store.Record{Namespace: other}))
+	for more := true; more; {
+		more, err = s.EraseNamespace(ctx, other, 3)
+		ok(err)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"flexiq/pkg/namespace"
 	"flexiq/pkg/store"
 	"flexiq/pkg/store/storetest"
@@ -39,6 +41,7 @@ var backend = storetest.Backend{
 		shell(t, address, `insert into flexiq.settings (key, value) values ($1, $2) on conflict (scope, key) do update set value = excluded.value`,
 			namespace.QuotaKey(ns), string(raw))
 	},
+	Remains: remains,
 	Drifts: drifts(map[string]string{
 		"usage":                 "update flexiq.usage set pending = pending + 1, running = running - 1 where ns = $1",
 		"no usage":              "delete from flexiq.usage where ns = $1",
@@ -98,4 +101,32 @@ func TestDecided(t *testing.T) {
 	if err != nil || outcomes[0].Err != nil || told != 1 {
 		t.Errorf("Admit = %v, %v, and told %d times, want once", outcomes, err, told)
 	}
+}
+
+// remains looks for a namespace's rows in every column that names one.
+func remains(t testing.TB, address, ns string) (found []string) {
+	t.Helper()
+	url, schema, _ := strings.Cut(address, " ")
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	rows, _ := conn.Query(t.Context(), `select table_name || ' where ' || column_name from information_schema.columns
+		where table_schema = $1 and (column_name in ('ns', 'namespace', 'scope') or table_name = 'namespaces' and column_name = 'name')`, schema)
+	columns, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil || len(columns) < 10 {
+		t.Fatalf("columns: %v, %v", columns, err)
+	}
+	for _, c := range columns {
+		var n int
+		sql := fmt.Sprintf("select count(*) from %s.%s = $1", pgx.Identifier{schema}.Sanitize(), c)
+		if err := conn.QueryRow(t.Context(), sql, ns).Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		if n > 0 {
+			found = append(found, fmt.Sprintf("%d rows of %s", n, c))
+		}
+	}
+	return found
 }

@@ -21,6 +21,15 @@ var (
 			select k.ctid as tid, u.at from unnest($1::text[], $2::bigint[]) u(id, at)
 			cross join lateral (select ctid from flexiq.tokens where id = u.id limit 1) k
 		) u where tokens.ctid = u.tid and last_used < u.at`)
+	purgeTokens = statement(`with gone as (
+			delete from flexiq.tokens using (
+				select ctid as tid from flexiq.tokens where namespace = $1 and id > '' and acting_as <> '' and expires_at < $2 limit $3
+			) k where tokens.ctid = k.tid returning id
+		) select id from gone`)
+	forgetTokens = statement(`delete from flexiq.changes using (
+			select c.ctid as tid from unnest($1::text[]) u(id)
+			cross join lateral (select ctid from flexiq.changes where kind = 'token' and key = u.id limit 1) c
+		) c where changes.ctid = c.tid`)
 	lockBootstrap = statement(`select bootstrapped from flexiq.installation where single for update`)
 	bootstrapped  = statement(`update flexiq.installation set bootstrapped = true where single`)
 )
@@ -71,7 +80,24 @@ func (s *Store) PutToken(ctx context.Context, k store.Token, audit store.Record)
 		if err := t.read(ctx, func(b *batch) { s.time(b, &now) }); err != nil {
 			return err
 		}
+		var gone []string
+		if k.ActingAs != "" {
+			err := t.read(ctx, func(b *batch) {
+				b.each(purgeTokens, func(scan func(...any) error) error {
+					var id string
+					err := scan(&id)
+					gone = append(gone, id)
+					return err
+				}, k.Namespace, micros(now.Add(-store.PurgeAfter)), store.PurgeTokens)
+			})
+			if err != nil {
+				return err
+			}
+		}
 		return t.commit(ctx, func(b *batch) {
+			if len(gone) > 0 { // their expiry is known wherever they are cached
+				b.exec(forgetTokens, gone)
+			}
 			b.insertToken(&k)
 			b.done(&audit, now)
 		})

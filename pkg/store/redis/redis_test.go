@@ -50,7 +50,8 @@ var backend = storetest.Backend{
 			t.Fatal(err)
 		}
 	},
-	Drifts: drifts(),
+	Remains: remains,
+	Drifts:  drifts(),
 }
 
 // drifts are Redis commands, whose first argument is a key of the namespace.
@@ -102,3 +103,34 @@ func openAddress(ctx context.Context, address string, now func() time.Time) (*St
 }
 
 func TestStore(t *testing.T) { storetest.Run(t, backend) }
+
+// remains lists the keys of a namespace, and the lists of the installation that
+// still have it.
+func remains(t testing.TB, address, ns string) (found []string) {
+	t.Helper()
+	s, err := openAddress(t.Context(), address, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	// Every key whose name has the tag, whatever else stands in it.
+	for _, key := range s.db.Keys(t.Context(), escaped(s.key(tag(ns), ""))+"*").Val() {
+		found = append(found, key)
+	}
+	for _, list := range []string{"known", "trails", "busy", scheduledList, streamedList} {
+		if s.db.ZScore(t.Context(), s.key(installation, list), ns).Err() == nil {
+			found = append(found, "a place in "+list)
+		}
+	}
+	for _, list := range []string{"tokens:", "exchanged:"} {
+		if s.db.Exists(t.Context(), s.key(installation, list+ns)).Val() > 0 {
+			found = append(found, list)
+		}
+	}
+	return found
+}
+
+// escaped is a text as a pattern that matches only itself.
+func escaped(s string) string {
+	return strings.NewReplacer(`\`, `\\`, "*", `\*`, "?", `\?`, "[", `\[`, "]", `\]`).Replace(s)
+}

@@ -72,6 +72,13 @@ var (
 	revokeScript    = newScript("feed", "trail", "revoke")
 	touchScript     = newScript("touch")
 	termScript      = newScript("term")
+	eraseScript     = newScript("jobs", "erase")
+	dropScript      = newScript("feed", "droptokens")
+	forgetScript    = newScript("feed", "forget")
+	settingScript   = newScript("setting", "getsetting")
+	settingsScript  = newScript("setting", "listsettings")
+	putSetting      = newScript("setting", "trail", "putsetting")
+	deleteSetting   = newScript("setting", "trail", "delsetting")
 	formatScript    = newScript("format")
 
 	putScheduleScript    = newScript("trail", "schedule", "putschedule")

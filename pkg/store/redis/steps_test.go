@@ -196,7 +196,7 @@ func TestOutbox(t *testing.T) {
 	s := open(t, Options{})
 	k := store.Token{ID: "t1", Namespace: "a:b"}
 	r := store.Record{Namespace: "a:b", Operation: "create-token", Outcome: "ok"}
-	args := append([]any{0, "post1", "a:b", record(&r), 1}, tokenArgs(&k)...)
+	args := append([]any{0, "post1", "a:b", record(&r), 0, 0, 1}, tokenArgs(&k)...)
 	must(t, s, s.on(installation, tokensScript, args...))
 	letters := s.db.HGetAll(t.Context(), s.key(installation, "outbox")).Val()
 	trail := func() int {

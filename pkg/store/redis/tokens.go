@@ -28,7 +28,11 @@ type stored struct {
 
 func tokenArgs(t *store.Token) []any {
 	value, _ := json.Marshal(stored{t.Namespace, t.Scopes, t.Name, t.Hash[:], micros(t.CreatedAt), t.CreatedBy, t.ActingAs, micros(t.ExpiresAt)}) // it always marshals
-	return []any{t.ID, t.Namespace, value}
+	exchanged := int64(0)
+	if t.ActingAs != "" {
+		exchanged = micros(t.ExpiresAt)
+	}
+	return []any{t.ID, t.Namespace, value, exchanged}
 }
 
 func readToken(id, value string, revoked, touched any) (store.Token, error) {
@@ -63,7 +67,7 @@ func (s *Store) storeTokens(ctx context.Context, first bool, tokens []store.Toke
 		}
 		args = []any{flag(first), rand.Text(), audit.Namespace, record(audit)}
 	}
-	args = append(args, len(tokens))
+	args = append(args, store.PurgeAfter.Microseconds(), store.PurgeTokens, len(tokens))
 	for i := range tokens {
 		args = append(args, tokenArgs(&tokens[i])...)
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"zombiezen.com/go/sqlite"
 	"zombiezen.com/go/sqlite/sqlitex"
 
 	"flexiq/pkg/job"
@@ -43,6 +44,7 @@ var backend = storetest.Backend{
 		shell(t, address, "INSERT INTO settings (key, value) VALUES (?, ?) ON CONFLICT DO UPDATE SET value = excluded.value",
 			namespace.QuotaKey(ns), string(raw))
 	},
+	Remains: remains,
 	Drifts: drifts(map[string]string{
 		"usage":                 "UPDATE usage SET pending = pending + 1, running = running - 1 WHERE ns = %[1]s",
 		"no usage":              "DELETE FROM usage WHERE ns = %[1]s",
@@ -211,4 +213,41 @@ func ask(t testing.TB, path, query string) int64 {
 		t.Fatalf("%s: %v", query, err)
 	}
 	return n
+}
+
+// remains looks for a namespace's rows in every column that names one.
+func remains(t testing.TB, address, ns string) (found []string) {
+	t.Helper()
+	c, err := connect(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	type column struct{ table, name string }
+	var columns []column
+	err = sqlitex.Execute(c.Conn, `SELECT s.name, i.name FROM sqlite_schema s, pragma_table_info(s.name) i
+		WHERE s.type = 'table' AND (i.name IN ('ns', 'namespace', 'scope') OR s.name = 'namespaces' AND i.name = 'name')`,
+		&sqlitex.ExecOptions{ResultFunc: func(st *sqlite.Stmt) error {
+			columns = append(columns, column{st.ColumnText(0), st.ColumnText(1)})
+			return nil
+		}})
+	if err != nil || len(columns) < 10 {
+		t.Fatalf("columns: %v, %v", columns, err)
+	}
+	for _, col := range columns {
+		query := fmt.Sprintf("SELECT count(*) FROM %s WHERE %s = ?1", col.table, col.name)
+		if col.name == "ns" { // rows of a number that no namespace has
+			query = fmt.Sprintf("SELECT count(*) FROM %s WHERE ns NOT IN (SELECT id FROM namespaces WHERE ?1 IS NOT NULL)", col.table)
+		}
+		err := sqlitex.Execute(c.Conn, query, &sqlitex.ExecOptions{Args: []any{ns}, ResultFunc: func(st *sqlite.Stmt) error {
+			if n := st.ColumnInt(0); n > 0 {
+				found = append(found, fmt.Sprintf("%d rows of %s", n, col.table))
+			}
+			return nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return found
 }

@@ -56,9 +56,36 @@ func (s *Store) PutToken(ctx context.Context, k store.Token, audit store.Record)
 		if err := t.insertToken(&k); err != nil {
 			return err
 		}
+		if k.ActingAs != "" {
+			if err := t.purgeTokens(k.Namespace); err != nil {
+				return err
+			}
+		}
 		audit.Outcome = "ok"
 		return t.record(&audit)
 	})
+}
+
+const selectPurgeable = `SELECT id FROM tokens INDEXED BY tokens_namespace
+	WHERE namespace = ? AND acting_as <> '' AND expires_at < ? LIMIT ?`
+
+// purgeTokens deletes exchanged tokens that nobody can hold any more. Their
+// expiry is known wherever they are cached, so nobody needs to hear of it.
+func (t *tx) purgeTokens(ns string) error {
+	var ids []string
+	err := t.each(selectPurgeable, func(r *row) bool {
+		ids = append(ids, r.text())
+		return true
+	}, ns, t.now.Add(-store.PurgeAfter), store.PurgeTokens)
+	for _, id := range ids {
+		if err == nil {
+			err = t.exec("DELETE FROM tokens WHERE id = ?", id)
+		}
+		if err == nil {
+			err = t.exec("DELETE FROM changes WHERE kind = 'token' AND key = ?", id)
+		}
+	}
+	return err
 }
 
 // Token implements [store.Tokens].

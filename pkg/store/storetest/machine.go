@@ -55,6 +55,8 @@ func machineRun(f *fixture) {
 			"ready":     run.with((*machine).ready),
 			"quota":     run.with((*machine).quota),
 			"default":   run.with((*machine).standard),
+			"setting":   run.with((*machine).setting),
+			"erase":     run.with((*machine).erase),
 			"pass":      run.with((*machine).pass),
 		})
 		run.t = t

@@ -297,3 +297,41 @@ func (m *machine) set(c store.QuotaChange) {
 	same(m, "document", string(got.Raw), string(want.Raw))
 	same(m, "inherited", got.Inherited, want.Inherited)
 }
+
+func (m *machine) setting() {
+	ns, key := m.namespace(), rapid.SampledFrom([]string{"k", "k/1", "0"}).Draw(m.t, "key")
+	what := rapid.IntRange(0, 2).Draw(m.t, "what")
+	value := rapid.StringMatching("[a-z é]{0,5}").Draw(m.t, "value")
+	var answers [2][]any
+	for i, s := range []store.Store{m.s, m.model} {
+		var v store.Setting
+		var err error
+		switch what {
+		case 0:
+			v, err = s.PutSetting(m.ctx, store.Setting{Namespace: ns, Key: key, Value: value}, settingRecord(ns, "put-setting", key))
+		case 1:
+			v, err = s.Setting(m.ctx, ns, key)
+		case 2:
+			err = s.DeleteSetting(m.ctx, ns, key, settingRecord(ns, "delete-setting", key))
+		}
+		if err != nil && !fault.Is(err, fault.NotFound) {
+			m.t.Fatalf("setting: %v", err)
+		}
+		page, listErr := s.ListSettings(m.ctx, ns, "", 2)
+		m.must(listErr)
+		answers[i] = []any{v, err == nil, page}
+	}
+	same(m, "setting", answers[0], answers[1])
+}
+
+// erase erases a namespace, now and then: jobs that were claimed are not there
+// any more, and what was seen of it is new.
+func (m *machine) erase() {
+	if rapid.IntRange(0, 3).Draw(m.t, "erase") != 0 {
+		return
+	}
+	ns, limit := m.namespace(), rapid.SampledFrom([]int{1, 3, 100}).Draw(m.t, "limit")
+	for _, s := range []store.Store{m.s, m.model} {
+		m.fixture.erase(s, ns, limit)
+	}
+}

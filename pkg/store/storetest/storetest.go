@@ -39,6 +39,10 @@ type Backend struct {
 	// door, as an operator with a database shell would.
 	Scribble func(t testing.TB, address, namespace string, raw []byte)
 
+	// Remains names what the database still holds of a namespace that was erased,
+	// found past the door. Nil where there is nothing to look at.
+	Remains func(t testing.TB, address, namespace string) []string
+
 	// Drifts are ways to make what is kept of a namespace's jobs wrong past the
 	// door, by name. Each works on a namespace that has pending, running,
 	// archived, dead and shed jobs, some with long payloads and keys, and takes
@@ -92,11 +96,13 @@ var groups = []group{
 	{"Payloads", payloadCases},
 	{"List", listCases},
 	{"Quotas", quotaCases},
+	{"Settings", settingCases},
 	{"Tokens", tokenCases},
 	{"Schedules", scheduleCases},
 	{"Triggers", triggerCases},
 	{"Trail", trailCases},
 	{"Examine", examineCases},
+	{"Erase", eraseCases},
 	{"Crowd", crowdCases},
 	{"Processes", processCases},
 	{"Model", machineCases},

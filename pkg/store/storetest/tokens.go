@@ -16,6 +16,7 @@ var tokenCases = []testcase{
 	{"list", tokenList},
 	{"revoke", tokenRevoke},
 	{"touch", tokenTouch},
+	{"exchanged ones that expired are deleted", tokenPurge},
 }
 
 var trailCases = []testcase{
@@ -259,4 +260,47 @@ func trailPages(f *fixture) {
 	rest, err := f.s.ListAudit(f.ctx, "ns", store.AuditFilter{}, page.Next, 15)
 	f.ok(err)
 	equal(f, "with one more", operations(append(page.Items, rest.Items...)), append(want, "20"))
+}
+
+// tokenPurge: a token that another was exchanged for goes with a later one, an
+// hour after it expired; others stay, expired or not.
+func tokenPurge(f *fixture) {
+	put := func(id, ns, acting string, ttl time.Duration) {
+		t := token(id, ns)
+		t.ActingAs, t.CreatedAt = acting, f.clock.Now()
+		t.ExpiresAt = t.CreatedAt.Add(ttl)
+		f.ok(f.s.PutToken(f.ctx, t, store.Record{Namespace: ns, Operation: "exchange-token"}))
+	}
+	ids := func(ns string) (out []string) {
+		page, err := f.s.ListTokens(f.ctx, ns, "", 100)
+		f.ok(err)
+		for _, t := range page.Items {
+			out = append(out, t.ID)
+		}
+		return out
+	}
+	for i := range 3 {
+		put(fmt.Sprint("a", i), "a", "plat", 5*time.Minute)
+		put(fmt.Sprint("b", i), "b", "plat", 5*time.Minute)
+	}
+	put("own", "a", "", time.Minute)
+	f.ok(f.s.RevokeToken(f.ctx, "a", "a1", store.Record{Namespace: "a"}))
+	f.clock.Advance(65 * time.Minute)
+	put("a8", "a", "plat", 5*time.Minute)
+	equal(f, "not yet", ids("a"), []string{"a0", "a1", "a2", "a8", "own"})
+	f.clock.Advance(time.Second)
+	put("plain", "a", "", 5*time.Minute)
+	equal(f, "only an exchange deletes", len(ids("a")), 6)
+	since := f.latest()
+	put("a9", "a", "plat", 5*time.Minute)
+	equal(f, "after the hour", ids("a"), []string{"a8", "a9", "own", "plain"})
+	equal(f, "of the other namespace", ids("b"), []string{"b0", "b1", "b2"})
+	_, err := f.s.Token(f.ctx, "a1")
+	f.reason(err, fault.NotFound)
+	equal(f, "changes", f.changes(since), []store.Change{{Kind: store.KindToken, Key: "a9"}})
+	for _, c := range f.changes(0) {
+		if c.Key == "a0" {
+			f.Error("the changes still tell of a deleted token")
+		}
+	}
 }

@@ -95,7 +95,7 @@ func (s *Store) Changes(_ context.Context, since int64, limit int) (store.Change
 	out := store.Changes{Latest: since}
 	for i := since; i < int64(len(s.changes)); i++ {
 		c := s.changes[i]
-		if !slices.Contains(s.changes[i+1:], c) {
+		if c.Kind != "" && !slices.Contains(s.changes[i+1:], c) {
 			if len(out.Items) == limit {
 				return out, nil
 			}
@@ -130,9 +130,27 @@ func (s *Store) PutToken(_ context.Context, t store.Token, audit store.Record) e
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.putToken(t)
+	if t.ActingAs != "" {
+		s.purgeTokens(t.Namespace)
+	}
 	audit.Outcome = "ok"
 	s.record(audit)
 	return nil
+}
+
+func (s *Store) purgeTokens(ns string) {
+	left := store.PurgeTokens
+	for id, t := range s.tokens {
+		if left > 0 && t.Namespace == ns && t.ActingAs != "" && t.ExpiresAt.Before(s.clock().Add(-store.PurgeAfter)) {
+			left--
+			delete(s.tokens, id)
+			for i, c := range s.changes { // the number stays, without an object
+				if c.Key == id && c.Kind == store.KindToken {
+					s.changes[i] = store.Change{}
+				}
+			}
+		}
+	}
 }
 
 // Token implements [store.Tokens].

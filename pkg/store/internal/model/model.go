@@ -56,6 +56,8 @@ type space struct {
 	rows   map[string]*row
 	doc    document
 	bucket quota.Bucket
+
+	settings map[string]store.Setting
 }
 
 type record struct {
@@ -88,7 +90,7 @@ func (s *Store) clock() time.Time { return s.now().UTC().Truncate(time.Microseco
 func (w *World) space(ns string) *space {
 	sp := w.spaces[ns]
 	if sp == nil {
-		sp = &space{rows: map[string]*row{}}
+		sp = &space{rows: map[string]*row{}, settings: map[string]store.Setting{}}
 		w.spaces[ns] = sp
 	}
 	return sp
