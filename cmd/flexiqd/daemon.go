@@ -138,6 +138,9 @@ func (d *daemon) openStore(ctx context.Context) error {
 		return err
 	}
 	d.store = s
+	if d.opts.between != nil {
+		d.store = d.opts.between(s)
+	}
 	d.health.Add(telemetry.Check{Name: "store", Critical: true, Run: s.Ping})
 	return nil
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"flexiq/pkg/job"
+	"flexiq/pkg/store"
 )
 
 // commands is the command line. Every option of serve has an environment twin.
@@ -63,6 +64,8 @@ type serveCommand struct {
 	ArchiveAge    age           `help:"How long completed and cancelled jobs are kept; 0 is for ever." default:"30d" env:"FLEXIQ_ARCHIVE_AGE"`
 	DeadAge       age           `help:"How long dead letters are kept; 0 is for ever." default:"90d" env:"FLEXIQ_DEAD_AGE"`
 	AuditAge      age           `help:"How long the audit trail is kept; 0 is for ever." default:"90d" env:"FLEXIQ_AUDIT_AGE"`
+
+	between func(store.Store) store.Store // of tests: what stands between the services and the store
 
 	LogLevel string `help:"Least level that is logged (${enum})." enum:"debug,info,warn,error" default:"info" env:"FLEXIQ_LOG_LEVEL"`
 
