@@ -231,6 +231,15 @@ func TestReportIsWritten(t *testing.T) {
 			t.Fatalf("the chart is not XML: %v", err)
 		}
 	}
+	table, err := os.ReadFile(filepath.Join(dir, "latest.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"| X | a <scenario> & more | 100 (100 to 100) jobs/s | 50.0 (50.0 to 50.0) | 2 | ≥ 5 | GAP 2.50x |", "| Y |"} {
+		if !strings.Contains(string(table), want) {
+			t.Errorf("the table lacks %q:\n%s", want, table)
+		}
+	}
 	if !strings.Contains(string(svg), "a &lt;scenario&gt; &amp; more") {
 		t.Error("the chart does not name the scenario")
 	}

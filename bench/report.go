@@ -62,7 +62,7 @@ func procField(file, name string) string {
 	return ""
 }
 
-// write writes latest.json and its chart.
+// write writes latest.json, its chart and its table.
 func (r report) write(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -74,6 +74,7 @@ func (r report) write(dir string) error {
 	return errors.Join(
 		os.WriteFile(filepath.Join(dir, "latest.json"), append(raw, '\n'), 0o644),
 		os.WriteFile(filepath.Join(dir, "latest.svg"), []byte(chart(r)), 0o644),
+		os.WriteFile(filepath.Join(dir, "latest.md"), []byte(markdown(r)), 0o644),
 	)
 }
 
