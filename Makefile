@@ -99,7 +99,7 @@ ROWS ?=
 
 .PHONY: bench
 bench: needs-servers ## Measure beside the peers, up to 40 minutes (ROWS=B1,B4 for some rows)
-	$(GO) -C bench run . -rows '$(ROWS)' $(if $(ROWS),,-out results) $(ARGS)
+	$(GO) -C bench run . -rows '$(ROWS)' -out results $(ARGS)
 
 .PHONY: bench-quick
 bench-quick: needs-servers ## Measure the rows that show most in under three minutes, roughly

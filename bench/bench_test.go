@@ -270,3 +270,33 @@ func TestBothSidesOnSQLite(t *testing.T) {
 		t.Errorf("left behind: %v %v", left, err)
 	}
 }
+
+// TestSomeRowsKeepTheOthers measures one row anew beside a report of two.
+func TestSomeRowsKeepTheOthers(t *testing.T) {
+	dir := t.TempDir()
+	m := machine{OS: "os", Cores: 2}
+	write := func(at time.Time, commit string, measured []row, results ...result) report {
+		r := report{Time: at, Commit: commit, Machine: m, Results: results}
+		if err := errors.Join(r.keep(dir, measured), r.write(dir)); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	first := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	write(first, "old", rows[:2], result{ID: "B1", Ours: 1}, result{ID: "B2.1", Ours: 2}, result{ID: "B2.4", Ours: 3})
+	r := write(first.Add(time.Hour), "new", rows[:1], result{ID: "B1", Ours: 4})
+	var got []string
+	for _, x := range r.Results {
+		got = append(got, x.ID+" "+x.Commit+" "+figure(x.Ours))
+	}
+	if want := "B1 new 4, B2.1 old 2, B2.4 old 3"; strings.Join(got, ", ") != want {
+		t.Errorf("results %q, want %q", got, want)
+	}
+	if text := markdown(r); !strings.Contains(text, "B2 was measured at 2026-01-02T03:04:05Z from commit old.") || strings.Contains(text, "B1 was measured") {
+		t.Errorf("the table does not tell which rows are older:\n%s", text)
+	}
+	m.Cores = 64
+	if r := write(first, "other", rows[:1], result{ID: "B1"}); len(r.Results) != 1 {
+		t.Errorf("figures of another machine were kept: %v", r.Results)
+	}
+}

@@ -51,7 +51,7 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.StringVar(&o.rows, "rows", "", "rows to run, as in B1,B4 (empty: all)")
 	flags.BoolVar(&o.quick, "quick", false, "short rounds of the rows that show most; the figures are rough")
-	flags.StringVar(&o.out, "out", "", "folder for latest.json, latest.svg and latest.md (empty: write none)")
+	flags.StringVar(&o.out, "out", "", "folder for latest.json, latest.svg and latest.md, in which rows that are not run keep their figures (empty: write none)")
 	flags.StringVar(&o.profile, "profile", "", "folder for CPU, mutex and block profiles of flexiqd, a set per scenario")
 	flags.StringVar(&o.dir, "dir", "", "folder on a real disk for the servers' data (empty: the system's temporary folder)")
 	flags.StringVar(&o.source, "source", "..", "folder of FlexiQ's source, to build flexiqd from")
@@ -75,6 +75,9 @@ func run(ctx context.Context, args []string, stdout io.Writer) (err error) {
 	writeTable(stdout, results)
 	r := newReport(ctx, o, results)
 	if o.out != "" {
+		if err := r.keep(o.out, chosen); err != nil {
+			return err
+		}
 		if err := r.write(o.out); err != nil {
 			return err
 		}

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"strings"
+	"time"
 )
 
 // markdown is the table for people who read the repository.
@@ -24,6 +25,7 @@ func markdown(r report) string {
 		fmt.Fprintf(&s, "| %s | %s | %s (%s to %s) %s | %s | %s | %s | %s |\n", v.ID, cell(v.Title), figure(v.Ours), figure(v.OursRange.Min),
 			figure(v.OursRange.Max), v.Unit, peer, optional(v.Ratio), v.bar(), v.verdict())
 	}
+	earlier(&s, r)
 	s.WriteString("\n## What a job costs\n\n")
 	for _, v := range r.Results {
 		for _, note := range v.Notes {
@@ -31,6 +33,17 @@ func markdown(r report) string {
 		}
 	}
 	return s.String()
+}
+
+// earlier names the rows that an earlier run measured.
+func earlier(s *strings.Builder, r report) {
+	told := make(map[string]bool)
+	for _, v := range r.Results {
+		if line := fmt.Sprintf("\n%s was measured at %s from commit %s.\n", rowOf(v.ID), v.Time, v.Commit); v.Time != r.Time.Format(time.RFC3339) && !told[line] {
+			told[line] = true
+			s.WriteString(line)
+		}
+	}
 }
 
 // cell is text that stays in its cell of a table.

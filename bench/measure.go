@@ -54,6 +54,8 @@ type result struct {
 	Rounds     int      `json:"rounds"`
 	Notes      []string `json:"notes,omitempty"`
 	Error      string   `json:"error,omitempty"`
+	Time       string   `json:"time,omitempty"`   // of the run that measured it
+	Commit     string   `json:"commit,omitempty"` // that it measured
 }
 
 // spread is the least and the greatest of the rounds.

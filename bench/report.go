@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -45,6 +46,42 @@ func newReport(ctx context.Context, o options, results []result) report {
 		Memory: procField("/proc/meminfo", "MemTotal"), Go: runtime.Version(),
 	}
 	return r
+}
+
+// keep takes over, from the report of an earlier run, the rows that this one
+// did not measure, and says of each result which run it is of.
+func (r *report) keep(dir string, measured []row) error {
+	for i := range r.Results {
+		r.Results[i].Time, r.Results[i].Commit = r.Time.Format(time.RFC3339), r.Commit
+	}
+	raw, err := os.ReadFile(filepath.Join(dir, "latest.json"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	var earlier report
+	if err == nil {
+		err = json.Unmarshal(raw, &earlier)
+	}
+	if err != nil {
+		return fmt.Errorf("the report of the earlier run: %w", err)
+	}
+	for _, old := range earlier.Results {
+		again := func(m row) bool { return m.id == rowOf(old.ID) }
+		if earlier.Machine == r.Machine && earlier.Quick == r.Quick && !slices.ContainsFunc(measured, again) {
+			r.Results = append(r.Results, old)
+		}
+	}
+	place := func(x result) int {
+		return slices.IndexFunc(rows, func(m row) bool { return m.id == rowOf(x.ID) })
+	}
+	slices.SortStableFunc(r.Results, func(a, b result) int { return place(a) - place(b) })
+	return nil
+}
+
+// rowOf is the row that a result belongs to: B7 of B7.archive.
+func rowOf(id string) string {
+	row, _, _ := strings.Cut(id, ".")
+	return row
 }
 
 // procField is the first value with a name in a file of /proc; empty where
