@@ -337,9 +337,11 @@ func (d *daemon) openRetention(context.Context) error {
 	cfg := retention.Config{
 		Maintenance: d.opts.Maintenance == "on", Tick: d.opts.RetentionTick, Lease: d.opts.LeaderLease,
 		ArchiveAge: time.Duration(d.opts.ArchiveAge), DeadAge: time.Duration(d.opts.DeadAge), AuditAge: time.Duration(d.opts.AuditAge),
+		DeadRetryAge: time.Duration(d.opts.DeadRetryAge), DeadRetryMost: d.opts.DeadRetryMost,
 	}
 	d.retention, err = retention.New(cfg, retention.Deps{
 		Store: d.store, JetStream: js, Holder: d.name, Log: d.log, Registerer: d.reg,
+		Ready: d.conn.PublishReady, Tell: d.conn.PublishSweep,
 	})
 	if err != nil {
 		return err

@@ -63,6 +63,8 @@ type serveCommand struct {
 	LeaderLease   time.Duration `help:"Life of the retention leader's lease." default:"15s" env:"FLEXIQ_LEADER_LEASE"`
 	ArchiveAge    age           `help:"How long completed and cancelled jobs are kept; 0 is for ever." default:"30d" env:"FLEXIQ_ARCHIVE_AGE"`
 	DeadAge       age           `help:"How long dead letters are kept; 0 is for ever." default:"90d" env:"FLEXIQ_DEAD_AGE"`
+	DeadRetryAge  age           `help:"How long a dead letter lies before it is retried automatically; 0 is never." default:"0" env:"FLEXIQ_DEAD_RETRY_AGE"`
+	DeadRetryMost int32         `name:"dead-retry-max" help:"How often a dead letter is retried automatically at most (1 to 255)." default:"3" env:"FLEXIQ_DEAD_RETRY_MAX"`
 	AuditAge      age           `help:"How long the audit trail is kept; 0 is for ever." default:"90d" env:"FLEXIQ_AUDIT_AGE"`
 
 	between func(store.Store) store.Store // of tests: what stands between the services and the store
@@ -170,6 +172,9 @@ func (c *serveCommand) checkRanges() error {
 		if err != nil {
 			return err
 		}
+	}
+	if c.DeadRetryMost < 1 || c.DeadRetryMost > 255 {
+		return &usageError{"--dead-retry-max", fmt.Sprintf("must be from 1 to 255, got %d", c.DeadRetryMost)}
 	}
 	if c.MaxPayload < 1 || c.MaxPayload > job.LargestMaxPayload {
 		return &usageError{"--max-payload", fmt.Sprintf("must be from 1 to %d bytes, got %d", job.LargestMaxPayload, c.MaxPayload)}

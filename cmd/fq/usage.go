@@ -34,6 +34,9 @@ func (cmd *usageCmd) Run(s *session) error {
 	t.row("dead", deadText(res))
 	last := res.GetLastMinute()
 	t.row("last minute", fmt.Sprintf("%d admitted, %d rejected, %d shed", last.GetAdmitted(), last.GetRejected(), last.GetShed()))
+	if sweep := res.GetLastSweep(); sweep != nil {
+		t.row("last sweep", sweepText(sweep))
+	}
 	t.row("revision", res.GetRevision())
 	if res.GetUnreadable() {
 		t.row("quota", "UNREADABLE: enqueues fail and nothing starts until it is set or cleared")
@@ -51,6 +54,22 @@ func (cmd *usageCmd) Run(s *session) error {
 		t.row(l.GetField(), l.GetLimit(), l.GetCurrent(), l.GetOver())
 	}
 	return t.write(s.out)
+}
+
+// sweepText is what retention did last.
+func sweepText(s *flexiqv1.LastSweep) string {
+	text := fmt.Sprintf("%s, deleted %d completed, %d cancelled, %d dead, %d shed", when(s.GetTime()),
+		s.GetCompleted(), s.GetCancelled(), s.GetDead(), s.GetShed())
+	if s.GetRetried()+s.GetBlocked() > 0 {
+		text += fmt.Sprintf("; retried %d dead, kept %d", s.GetRetried(), s.GetBlocked())
+	}
+	if s.GetLeft() {
+		text += "; more is left"
+	}
+	if s.GetSkipped() != "" {
+		text += "; skipped: " + s.GetSkipped()
+	}
+	return text
 }
 
 func deadText(u *flexiqv1.GetUsageResponse) string {

@@ -20,6 +20,7 @@ const (
 	subjectConfig   = auth.HintPrefix + "config."
 	subjectStats    = auth.HintPrefix + "stats.admission"
 	subjectDispatch = auth.HintPrefix + "stats.dispatch"
+	subjectSweep    = auth.HintPrefix + "stats.retention"
 	subjectProgress = auth.HintPrefix + "progress"
 )
 
@@ -116,6 +117,14 @@ func (c *Conn) PublishDispatch(report []byte) { c.hint(subjectDispatch, report) 
 // OnDispatch hears what every gate has seen. fn must not block.
 func (c *Conn) OnDispatch(fn func(report []byte)) (stop func(), err error) {
 	return c.hear(subjectDispatch, func(m *nats.Msg) { fn(m.Data) })
+}
+
+// PublishSweep tells what a retention sweep did.
+func (c *Conn) PublishSweep(report []byte) { c.hint(subjectSweep, report) }
+
+// OnSweep hears what retention sweeps did. fn must not block.
+func (c *Conn) OnSweep(fn func(report []byte)) (stop func(), err error) {
+	return c.hear(subjectSweep, func(m *nats.Msg) { fn(m.Data) })
 }
 
 // PublishProgress tells how far this process has followed the changes.

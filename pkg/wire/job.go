@@ -19,8 +19,16 @@ func Bare(j *job.Job) *flexiqv1.Job {
 		Status: string(j.State), Priority: j.Priority, Attempt: j.Attempt, MaxAttempts: j.MaxAttempts,
 		RunAt: Stamp(j.RunAt), CreatedAt: Stamp(j.CreatedAt), StartedAt: Stamp(j.StartedAt), FinishedAt: Stamp(j.FinishedAt),
 		Error: j.Error, Result: j.Result, Metadata: j.Metadata, UniqueKey: j.UniqueKey,
-		Origin: j.Origin, EnqueuedBy: j.EnqueuedBy, DeadMetadata: j.DeadMetadata, AutoRetries: j.AutoRetries,
+		Origin: j.Origin, EnqueuedBy: j.EnqueuedBy, DeadMetadata: j.DeadMetadata, AutoRetries: some(j.AutoRetries),
 	}
+}
+
+// some is nil for nothing.
+func some(n int32) *int32 {
+	if n == 0 {
+		return nil
+	}
+	return &n
 }
 
 // Job writes a job with its payload, in the form in which it was given.

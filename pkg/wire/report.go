@@ -88,3 +88,32 @@ func ParseDispatchReport(data []byte) (DispatchReport, error) {
 	}
 	return r, nil
 }
+
+// SweepReport is what one retention sweep did. One sweep may take several
+// messages of the same term and time.
+type SweepReport struct {
+	Term       int64                  `json:"term"`
+	At         int64                  `json:"at"` // when it began, microseconds since 1970
+	Namespaces map[string]SweepCounts `json:"namespaces,omitempty"`
+}
+
+// SweepCounts is what a sweep did in a namespace.
+type SweepCounts struct {
+	Completed int64  `json:"completed,omitempty"` // rows deleted, by kind
+	Cancelled int64  `json:"cancelled,omitempty"`
+	Dead      int64  `json:"dead,omitempty"`
+	Shed      int64  `json:"shed,omitempty"`
+	Retried   int64  `json:"retried,omitempty"` // dead letters that went back to pending
+	Blocked   int64  `json:"blocked,omitempty"` // dead letters that were to, and stay
+	Left      bool   `json:"left,omitempty"`    // there is more to delete: the next sweep goes on
+	Skipped   string `json:"skipped,omitempty"` // why it was left out
+}
+
+// ParseSweepReport reads a report. Fields that it does not know are ignored.
+func ParseSweepReport(data []byte) (SweepReport, error) {
+	var r SweepReport
+	if err := json.Unmarshal(data, &r); err != nil {
+		return SweepReport{}, fmt.Errorf("sweep report: %w", err)
+	}
+	return r, nil
+}

@@ -58,6 +58,8 @@ type Bus interface {
 	PublishReady(namespaces []string)
 	// OnStats hears what admission counted.
 	OnStats(func(report []byte)) (stop func(), err error)
+	// OnSweep hears what retention sweeps did.
+	OnSweep(func(report []byte)) (stop func(), err error)
 	// OnProgress hears how far processes have caught up; see [Report].
 	OnProgress(func(report []byte)) (stop func(), err error)
 }
@@ -81,6 +83,7 @@ type Service struct {
 	deps     Deps
 	metrics  *metrics
 	minute   minute
+	sweeps   sweeps
 	progress *progress
 	changed  *changedTokens
 }
@@ -135,6 +138,11 @@ func (s *Service) Run(ctx context.Context) error {
 		return fmt.Errorf("hear admission's reports: %w", err)
 	}
 	defer stopStats()
+	stopSweep, err := s.deps.Bus.OnSweep(s.hearSweep)
+	if err != nil {
+		return fmt.Errorf("hear retention's reports: %w", err)
+	}
+	defer stopSweep()
 	stopProgress, err := s.deps.Bus.OnProgress(s.hearProgress)
 	if err != nil {
 		return fmt.Errorf("hear progress: %w", err)

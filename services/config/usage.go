@@ -44,6 +44,7 @@ func (s *Service) show(v view) *flexiqv1.GetUsageResponse {
 		LastMinute: s.minute.sum(time.Now(), u.Namespace),
 		Revision:   u.Stamp.Revision,
 		Unreadable: v.err != nil,
+		LastSweep:  s.sweeps.of(u.Namespace),
 	}
 	if v.err == nil {
 		res.Limits = limits(v.quota, u)

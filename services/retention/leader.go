@@ -25,6 +25,7 @@ func (s *Service) sweeper(term int64) *sweeper {
 	return &sweeper{
 		store: s.deps.Store, cfg: s.cfg, bounds: s.bounds, log: s.deps.Log, term: term,
 		pulse: &pulse{last: time.Now(), patience: s.bounds.patience}, guard: lease.Guard,
+		ready: s.deps.Ready, retryFrom: make(map[string]string),
 	}
 }
 
@@ -35,7 +36,12 @@ func (s *Service) lead(ctx context.Context, term int64) error {
 	s.metrics.leading.Set(1)
 	sw := s.sweeper(term)
 	sw.log = log
-	err := keepSweeping(ctx, s.cfg.Tick, sw, s.record)
+	err := keepSweeping(ctx, s.cfg.Tick, sw, func(r report, err error, took time.Duration) {
+		s.record(r, err, took)
+		if s.deps.Tell != nil && err == nil {
+			sw.account.tell(term, sw.began, s.deps.Tell)
+		}
+	})
 	s.metrics.leading.Set(0)
 	log.Info().AnErr("reason", err).Msg("no longer leading retention")
 	return err
@@ -99,7 +105,7 @@ func (s *Service) record(r report, err error, took time.Duration) {
 	}
 	s.metrics.swept(r, outcome, took)
 	event := s.deps.Log.Debug()
-	if r.rows() > 0 || r.Failed > 0 || r.Unreadable > 0 {
+	if r.rows() > 0 || r.Retried > 0 || r.Failed > 0 || r.Unreadable > 0 {
 		event = s.deps.Log.Info()
 	}
 	if err != nil && !errors.Is(err, context.Canceled) {
@@ -108,6 +114,7 @@ func (s *Service) record(r report, err error, took time.Duration) {
 	event.Str("outcome", outcome).Dur("took", took).
 		Int64(kindCompleted, r.Completed).Int64(kindCancelled, r.Cancelled).
 		Int64(kindDead, r.Dead).Int64(kindShed, r.Shed).Int64(kindAudit, r.Audit).
+		Int64("retried", r.Retried).Int64("blocked", r.Blocked).
 		Int("namespaces", r.Namespaces).Int("failed", r.Failed).Int("unreadable", r.Unreadable).
 		Msg("retention sweep")
 }

@@ -22,6 +22,7 @@ type metrics struct {
 	seconds    prometheus.Histogram
 	failed     prometheus.Counter
 	unreadable prometheus.Counter
+	retried    *prometheus.CounterVec // dead letters to be retried, by outcome
 	leading    prometheus.Gauge
 }
 
@@ -46,6 +47,9 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 			Name: "flexiq_retention_namespace_failures_total", Help: "Namespaces that a sweep skipped because a delete failed."}),
 		unreadable: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "flexiq_retention_unreadable_quotas_total", Help: "Namespaces whose ceilings a sweep skipped because the quota cannot be read."}),
+		retried: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "flexiq_retention_dead_retries_total", Help: "Dead letters that were to be retried automatically: moved, or blocked by the quota or a held key."},
+			[]string{"outcome"}),
 		leading: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "flexiq_retention_leader", Help: "1 while this process is the leader."}),
 	}
@@ -55,7 +59,7 @@ func newMetrics(r prometheus.Registerer) (*metrics, error) {
 	if r == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{m.deleted, m.sweeps, m.seconds, m.failed, m.unreadable, m.leading} {
+	for _, c := range []prometheus.Collector{m.deleted, m.sweeps, m.seconds, m.failed, m.unreadable, m.retried, m.leading} {
 		if err := r.Register(c); err != nil {
 			return nil, err
 		}
@@ -69,6 +73,8 @@ func (m *metrics) swept(r report, outcome string, took time.Duration) {
 	m.seconds.Observe(took.Seconds())
 	m.failed.Add(float64(r.Failed))
 	m.unreadable.Add(float64(r.Unreadable))
+	m.retried.WithLabelValues("moved").Add(float64(r.Retried))
+	m.retried.WithLabelValues("blocked").Add(float64(r.Blocked))
 	for kind, n := range map[string]int64{
 		kindCompleted: r.Completed, kindCancelled: r.Cancelled, kindDead: r.Dead, kindShed: r.Shed, kindAudit: r.Audit,
 	} {

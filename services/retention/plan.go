@@ -88,7 +88,7 @@ func overCeiling(u store.Usage, q quota.Quota, stamp store.Stamp) []task {
 
 // takeTurns works on tasks by turns, one batch each, until none has more to do
 // or each had its share of the sweep. It reports whether any still has more.
-func takeTurns(tasks []task, share int, batch func(task) (next *task, err error)) (left bool, err error) {
+func takeTurns[T any](tasks []T, share int, batch func(T) (next *T, err error)) (left bool, err error) {
 	for range share {
 		waiting := tasks[:0]
 		for _, t := range tasks {

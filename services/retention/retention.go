@@ -11,7 +11,8 @@
 // by (finished time, id), to exactly the ceiling. It goes through the
 // namespaces a page at a time and gives them turns of one batch each, at most
 // twenty a table, so that one far over a lowered ceiling converges over several
-// sweeps and holds up nobody. A namespace that fails or whose quota cannot be
+// sweeps and holds up nobody. Then dead letters of a certain age are retried, if
+// that is wanted (retries.go). A namespace that fails or whose quota cannot be
 // read is skipped with a warning. Without JetStream there is no leader and
 // nothing is deleted; [Service.Check] says so.
 //
@@ -45,6 +46,11 @@ type Config struct {
 	DeadAge time.Duration
 	// AuditAge is how long the audit trail is kept; 0 is for ever.
 	AuditAge time.Duration
+	// DeadRetryAge is how long a dead letter that was not shed lies before it is
+	// retried automatically; 0 is never.
+	DeadRetryAge time.Duration
+	// DeadRetryMost is how often each is retried at most, 1 to 255.
+	DeadRetryMost int32
 	// Lease is the life of the leader's lease, at least 500 ms; 0 is 15 s.
 	Lease time.Duration
 }
@@ -53,7 +59,7 @@ type Config struct {
 // audit 90.
 func DefaultConfig() Config {
 	const day = 24 * time.Hour
-	return Config{Maintenance: true, Tick: time.Minute, ArchiveAge: 30 * day, DeadAge: 90 * day, AuditAge: 90 * day}
+	return Config{Maintenance: true, Tick: time.Minute, ArchiveAge: 30 * day, DeadAge: 90 * day, AuditAge: 90 * day, DeadRetryMost: 3}
 }
 
 func (c Config) check() error {
@@ -63,7 +69,10 @@ func (c Config) check() error {
 	if c.Lease != 0 && c.Lease < lease.MinTTL {
 		return fmt.Errorf("leader lease must be at least %s, got %s", lease.MinTTL, c.Lease)
 	}
-	if c.ArchiveAge < 0 || c.DeadAge < 0 || c.AuditAge < 0 {
+	if c.DeadRetryAge > 0 && (c.DeadRetryMost < 1 || c.DeadRetryMost > 255) {
+		return fmt.Errorf("automatic retries of a dead letter must be from 1 to 255, got %d", c.DeadRetryMost)
+	}
+	if c.ArchiveAge < 0 || c.DeadAge < 0 || c.AuditAge < 0 || c.DeadRetryAge < 0 {
 		return errors.New("retention ages must not be negative")
 	}
 	return nil
@@ -77,6 +86,8 @@ type Store interface {
 	Namespaces(ctx context.Context, after string, limit int) (store.Page[string], error)
 	Usage(ctx context.Context, namespaces []string) ([]store.Usage, error)
 	Quotas(ctx context.Context, namespaces []string) ([]store.Document, error)
+	Retryable(ctx context.Context, q store.Retryable) (store.Page[string], error)
+	Replay(ctx context.Context, r store.Replay) ([]store.Replayed, error)
 }
 
 // Deps is what the service works with.
@@ -84,6 +95,12 @@ type Deps struct {
 	Store Store
 	// JetStream keeps the lease. Nil: there is none, so nobody leads.
 	JetStream jetstream.JetStream
+	// Ready tells the gates of namespaces whose dead letters went back to pending;
+	// nil: they find out by themselves.
+	Ready func(namespaces []string)
+	// Tell takes what a sweep did by namespace, as [wire.SweepReport] in JSON;
+	// nil: nobody is told.
+	Tell func(report []byte)
 	// Holder is this process's name in the election, for people.
 	Holder     string
 	Log        zerolog.Logger

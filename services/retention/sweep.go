@@ -12,6 +12,7 @@ import (
 	"flexiq/pkg/namespace"
 	"flexiq/pkg/quota"
 	"flexiq/pkg/store"
+	"flexiq/pkg/wire"
 )
 
 // Why a leader stops leading.
@@ -22,10 +23,12 @@ var (
 
 // report is what one sweep did.
 type report struct {
-	store.Trimmed     // rows deleted, by kind; Superseded and More are not used
-	Namespaces    int // looked at by the ceilings' pass
-	Failed        int // skipped: a call for them failed
-	Unreadable    int // skipped by the ceilings: their quota cannot be read
+	store.Trimmed       // rows deleted, by kind; Superseded and More are not used
+	Namespaces    int   // looked at by the ceilings' pass
+	Failed        int   // skipped: a call for them failed
+	Unreadable    int   // skipped by the ceilings: their quota cannot be read
+	Retried       int64 // dead letters that went back to pending
+	Blocked       int64 // dead letters that were to be retried and stay
 	Left          bool
 }
 
@@ -41,6 +44,12 @@ func (r *report) add(t store.Trimmed) {
 // rows is everything that was deleted.
 func (r *report) rows() int64 { return r.Completed + r.Cancelled + r.Dead + r.Shed + r.Audit }
 
+// history is a table of a namespace.
+type history struct {
+	namespace string
+	table     store.Table
+}
+
 // sweeper does the sweeps of one term.
 type sweeper struct {
 	store  Store
@@ -52,8 +61,15 @@ type sweeper struct {
 	guard  func(context.Context) error // nil only while the lease holds
 	agedAt time.Time                   // start of the last age pass that left nothing; zero before
 
-	report report          // of the present sweep
-	failed map[string]bool // namespaces of the present page that are skipped
+	ready     func(namespaces []string) // tells the gates of retried jobs; nil: nobody
+	retryFrom map[string]string         // by namespace: behind those whose keys were held
+
+	pace    *pace
+	report  report           // of the present sweep
+	account account          // of it, by namespace
+	more    map[history]bool // tables that had more rows to delete when they were last at it
+	began   time.Time        // when it did, by the host's clock
+	failed  map[string]bool  // namespaces of the present page that are skipped
 }
 
 // ask makes one call of the store within its deadline and notes whether the
@@ -92,8 +108,16 @@ func (s *sweeper) quotas(ctx context.Context, names []string) ([]store.Document,
 // sweep deletes what is over: age windows first, then row ceilings. The report
 // tells what was done also when an error ended the sweep early.
 func (s *sweeper) sweep(ctx context.Context) (report, error) {
-	s.report = report{}
-	for _, pass := range []func(context.Context) (bool, error){s.ages, s.ceilings} {
+	if s.pace == nil {
+		s.pace = newPace(s.bounds.rows)
+	}
+	s.report, s.account, s.more, s.began = report{}, account{}, map[history]bool{}, time.Now()
+	defer func() {
+		for at := range s.more {
+			s.account.change(at.namespace, func(c *wire.SweepCounts) { c.Left = true })
+		}
+	}()
+	for _, pass := range []func(context.Context) (bool, error){s.ages, s.ceilings, s.retries} {
 		left, err := pass(ctx)
 		s.report.Left = s.report.Left || left
 		if err != nil {
@@ -113,14 +137,14 @@ func (s *sweeper) ages(ctx context.Context) (left bool, err error) {
 	}
 	windows := map[store.Table]time.Duration{store.Archive: s.cfg.ArchiveAge, store.DeadLetters: s.cfg.DeadAge}
 	if s.cfg.ArchiveAge > 0 || s.cfg.DeadAge > 0 {
-		left, err = s.walk(ctx, func(names []string) ([]task, error) {
+		left, err = walk(ctx, s, func(ctx context.Context, names []string) ([]task, error) {
 			usages, err := s.usage(ctx, names)
 			var tasks []task
 			for _, u := range usages {
 				tasks = append(tasks, overAge(u, windows)...)
 			}
 			return tasks, err
-		})
+		}, func(t task) (*task, error) { return s.batch(ctx, t) })
 	}
 	if err == nil && s.cfg.AuditAge > 0 {
 		var more bool
@@ -162,7 +186,7 @@ func (s *sweeper) auditAge(ctx context.Context) (left bool, err error) {
 
 // ceilings applies the row limits of the quotas.
 func (s *sweeper) ceilings(ctx context.Context) (left bool, err error) {
-	return s.walk(ctx, func(names []string) ([]task, error) {
+	return walk(ctx, s, func(ctx context.Context, names []string) ([]task, error) {
 		s.report.Namespaces += len(names)
 		usages, err := s.usage(ctx, names)
 		if err != nil {
@@ -190,12 +214,12 @@ func (s *sweeper) ceilings(ctx context.Context) (left bool, err error) {
 			}
 		}
 		return tasks, nil
-	})
+	}, func(t task) (*task, error) { return s.batch(ctx, t) })
 }
 
 // walk goes through all namespaces, a page in memory at a time, and works on
 // what plan finds in each page by turns.
-func (s *sweeper) walk(ctx context.Context, plan func(names []string) ([]task, error)) (left bool, err error) {
+func walk[T any](ctx context.Context, s *sweeper, plan func(ctx context.Context, names []string) ([]T, error), batch func(T) (*T, error)) (left bool, err error) {
 	for after := ""; ; {
 		page, err := ask(ctx, s, func(ctx context.Context) (store.Page[string], error) {
 			return s.store.Namespaces(ctx, after, s.bounds.page)
@@ -204,11 +228,11 @@ func (s *sweeper) walk(ctx context.Context, plan func(names []string) ([]task, e
 			return left, fmt.Errorf("list namespaces: %w", err)
 		}
 		s.failed = map[string]bool{}
-		tasks, err := plan(page.Items)
+		tasks, err := plan(ctx, page.Items)
 		if err != nil {
 			return left, fmt.Errorf("read usage and quotas: %w", err)
 		}
-		more, err := takeTurns(tasks, s.bounds.batches, func(t task) (*task, error) { return s.batch(ctx, t) })
+		more, err := takeTurns(tasks, s.bounds.batches, batch)
 		left = left || more
 		if err != nil {
 			return left, err
@@ -229,9 +253,11 @@ func (s *sweeper) batch(ctx context.Context, t task) (*task, error) {
 	if err := s.guard(ctx); err != nil {
 		return nil, err
 	}
+	started := time.Now()
 	done, err := ask(ctx, s, func(ctx context.Context) (store.Trimmed, error) {
-		return s.store.Trim(ctx, t.trim(s.term, s.bounds.rows))
+		return s.store.Trim(ctx, t.trim(s.term, s.pace.rows))
 	})
+	s.pace.took(time.Since(started), err != nil && !errors.Is(err, store.ErrStale))
 	switch {
 	case errors.Is(err, store.ErrStale):
 		return s.reload(ctx, t)
@@ -241,9 +267,13 @@ func (s *sweeper) batch(ctx context.Context, t task) (*task, error) {
 		return nil, errSuperseded
 	}
 	s.report.add(done)
+	s.account.trimmed(t.namespace, done)
+	at := history{t.namespace, t.table}
 	if !done.More {
+		delete(s.more, at)
 		return nil, nil
 	}
+	s.more[at] = true
 	return &t, nil
 }
 
@@ -270,6 +300,7 @@ func (s *sweeper) read(ns string, doc store.Document) (quota.Quota, bool) {
 	q, err := quota.Read(doc.Raw)
 	if err != nil {
 		s.report.Unreadable++
+		s.account.change(ns, func(c *wire.SweepCounts) { c.Skipped = skippedUnreadable })
 		s.log.Warn().Err(err).Str("namespace", ns).Msg("quota unreadable: row ceilings skipped")
 		return quota.Quota{}, false
 	}
@@ -287,6 +318,7 @@ func (s *sweeper) skip(ctx context.Context, ns string, err error) error {
 	}
 	s.failed[ns] = true
 	s.report.Failed++
+	s.account.change(ns, func(c *wire.SweepCounts) { c.Skipped = skippedFailed })
 	s.log.Warn().Err(err).Str("namespace", ns).Msg("namespace skipped by the sweep")
 	return nil
 }

@@ -757,7 +757,9 @@ type GetUsageResponse struct {
 	// Revision of the namespace's quota. 0: there never was one.
 	Revision int64 `protobuf:"varint,8,opt,name=revision,proto3" json:"revision,omitempty"`
 	// The quota cannot be read: enqueues fail and nothing starts until it is set or cleared.
-	Unreadable    bool `protobuf:"varint,9,opt,name=unreadable,proto3" json:"unreadable,omitempty"`
+	Unreadable bool `protobuf:"varint,9,opt,name=unreadable,proto3" json:"unreadable,omitempty"`
+	// What the last retention sweep did here. Absent: none was heard of since the process started.
+	LastSweep     *LastSweep `protobuf:"bytes,10,opt,name=last_sweep,json=lastSweep,proto3" json:"last_sweep,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -855,6 +857,132 @@ func (x *GetUsageResponse) GetUnreadable() bool {
 	return false
 }
 
+func (x *GetUsageResponse) GetLastSweep() *LastSweep {
+	if x != nil {
+		return x.LastSweep
+	}
+	return nil
+}
+
+// LastSweep is what a retention sweep did in one namespace.
+type LastSweep struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When it began.
+	Time *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=time,proto3" json:"time,omitempty"`
+	// Completed jobs deleted.
+	Completed int64 `protobuf:"varint,2,opt,name=completed,proto3" json:"completed,omitempty"`
+	// Cancelled jobs deleted.
+	Cancelled int64 `protobuf:"varint,3,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
+	// Dead letters deleted, shed ones not counted.
+	Dead int64 `protobuf:"varint,4,opt,name=dead,proto3" json:"dead,omitempty"`
+	// Shed jobs deleted.
+	Shed int64 `protobuf:"varint,5,opt,name=shed,proto3" json:"shed,omitempty"`
+	// Dead letters that the automatic retry moved back to pending.
+	Retried int64 `protobuf:"varint,6,opt,name=retried,proto3" json:"retried,omitempty"`
+	// Dead letters that it kept, because of the quota or a held key.
+	Blocked int64 `protobuf:"varint,7,opt,name=blocked,proto3" json:"blocked,omitempty"`
+	// More is to be deleted: the next sweep follows within a second.
+	Left bool `protobuf:"varint,8,opt,name=left,proto3" json:"left,omitempty"`
+	// Why the namespace was skipped: `failed`, or `quota_unreadable` (its age windows go on). Empty:
+	// it was not.
+	Skipped       string `protobuf:"bytes,9,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LastSweep) Reset() {
+	*x = LastSweep{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LastSweep) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LastSweep) ProtoMessage() {}
+
+func (x *LastSweep) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LastSweep.ProtoReflect.Descriptor instead.
+func (*LastSweep) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *LastSweep) GetTime() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Time
+	}
+	return nil
+}
+
+func (x *LastSweep) GetCompleted() int64 {
+	if x != nil {
+		return x.Completed
+	}
+	return 0
+}
+
+func (x *LastSweep) GetCancelled() int64 {
+	if x != nil {
+		return x.Cancelled
+	}
+	return 0
+}
+
+func (x *LastSweep) GetDead() int64 {
+	if x != nil {
+		return x.Dead
+	}
+	return 0
+}
+
+func (x *LastSweep) GetShed() int64 {
+	if x != nil {
+		return x.Shed
+	}
+	return 0
+}
+
+func (x *LastSweep) GetRetried() int64 {
+	if x != nil {
+		return x.Retried
+	}
+	return 0
+}
+
+func (x *LastSweep) GetBlocked() int64 {
+	if x != nil {
+		return x.Blocked
+	}
+	return 0
+}
+
+func (x *LastSweep) GetLeft() bool {
+	if x != nil {
+		return x.Left
+	}
+	return false
+}
+
+func (x *LastSweep) GetSkipped() string {
+	if x != nil {
+		return x.Skipped
+	}
+	return ""
+}
+
 // ListNamespacesRequest chooses the order and page of namespaces.
 type ListNamespacesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -872,7 +1000,7 @@ type ListNamespacesRequest struct {
 
 func (x *ListNamespacesRequest) Reset() {
 	*x = ListNamespacesRequest{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[10]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -884,7 +1012,7 @@ func (x *ListNamespacesRequest) String() string {
 func (*ListNamespacesRequest) ProtoMessage() {}
 
 func (x *ListNamespacesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[10]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -897,7 +1025,7 @@ func (x *ListNamespacesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNamespacesRequest.ProtoReflect.Descriptor instead.
 func (*ListNamespacesRequest) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListNamespacesRequest) GetOrder() string {
@@ -934,7 +1062,7 @@ type ListNamespacesResponse struct {
 
 func (x *ListNamespacesResponse) Reset() {
 	*x = ListNamespacesResponse{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[11]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -946,7 +1074,7 @@ func (x *ListNamespacesResponse) String() string {
 func (*ListNamespacesResponse) ProtoMessage() {}
 
 func (x *ListNamespacesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[11]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -959,7 +1087,7 @@ func (x *ListNamespacesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNamespacesResponse.ProtoReflect.Descriptor instead.
 func (*ListNamespacesResponse) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListNamespacesResponse) GetNamespaces() []*NamespaceUsage {
@@ -989,7 +1117,7 @@ type NamespaceUsage struct {
 
 func (x *NamespaceUsage) Reset() {
 	*x = NamespaceUsage{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[12]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1001,7 +1129,7 @@ func (x *NamespaceUsage) String() string {
 func (*NamespaceUsage) ProtoMessage() {}
 
 func (x *NamespaceUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[12]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1014,7 +1142,7 @@ func (x *NamespaceUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespaceUsage.ProtoReflect.Descriptor instead.
 func (*NamespaceUsage) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *NamespaceUsage) GetNamespace() string {
@@ -1049,7 +1177,7 @@ type ListDeadLettersRequest struct {
 
 func (x *ListDeadLettersRequest) Reset() {
 	*x = ListDeadLettersRequest{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[13]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1061,7 +1189,7 @@ func (x *ListDeadLettersRequest) String() string {
 func (*ListDeadLettersRequest) ProtoMessage() {}
 
 func (x *ListDeadLettersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[13]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1074,7 +1202,7 @@ func (x *ListDeadLettersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeadLettersRequest.ProtoReflect.Descriptor instead.
 func (*ListDeadLettersRequest) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListDeadLettersRequest) GetIds() []string {
@@ -1122,7 +1250,7 @@ type DeadLetterFilter struct {
 
 func (x *DeadLetterFilter) Reset() {
 	*x = DeadLetterFilter{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[14]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1134,7 +1262,7 @@ func (x *DeadLetterFilter) String() string {
 func (*DeadLetterFilter) ProtoMessage() {}
 
 func (x *DeadLetterFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[14]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1147,7 +1275,7 @@ func (x *DeadLetterFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeadLetterFilter.ProtoReflect.Descriptor instead.
 func (*DeadLetterFilter) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *DeadLetterFilter) GetQueue() string {
@@ -1191,7 +1319,7 @@ type ListDeadLettersResponse struct {
 
 func (x *ListDeadLettersResponse) Reset() {
 	*x = ListDeadLettersResponse{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[15]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1203,7 +1331,7 @@ func (x *ListDeadLettersResponse) String() string {
 func (*ListDeadLettersResponse) ProtoMessage() {}
 
 func (x *ListDeadLettersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[15]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1216,7 +1344,7 @@ func (x *ListDeadLettersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListDeadLettersResponse.ProtoReflect.Descriptor instead.
 func (*ListDeadLettersResponse) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListDeadLettersResponse) GetDeadLetters() []*Job {
@@ -1244,7 +1372,7 @@ type GetDeadLetterRequest struct {
 
 func (x *GetDeadLetterRequest) Reset() {
 	*x = GetDeadLetterRequest{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[16]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1256,7 +1384,7 @@ func (x *GetDeadLetterRequest) String() string {
 func (*GetDeadLetterRequest) ProtoMessage() {}
 
 func (x *GetDeadLetterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[16]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1269,7 +1397,7 @@ func (x *GetDeadLetterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDeadLetterRequest.ProtoReflect.Descriptor instead.
 func (*GetDeadLetterRequest) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetDeadLetterRequest) GetId() string {
@@ -1290,7 +1418,7 @@ type GetDeadLetterResponse struct {
 
 func (x *GetDeadLetterResponse) Reset() {
 	*x = GetDeadLetterResponse{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[17]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1302,7 +1430,7 @@ func (x *GetDeadLetterResponse) String() string {
 func (*GetDeadLetterResponse) ProtoMessage() {}
 
 func (x *GetDeadLetterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[17]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1315,7 +1443,7 @@ func (x *GetDeadLetterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDeadLetterResponse.ProtoReflect.Descriptor instead.
 func (*GetDeadLetterResponse) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *GetDeadLetterResponse) GetDeadLetter() *Job {
@@ -1340,7 +1468,7 @@ type DeleteDeadLettersRequest struct {
 
 func (x *DeleteDeadLettersRequest) Reset() {
 	*x = DeleteDeadLettersRequest{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[18]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1352,7 +1480,7 @@ func (x *DeleteDeadLettersRequest) String() string {
 func (*DeleteDeadLettersRequest) ProtoMessage() {}
 
 func (x *DeleteDeadLettersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[18]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1365,7 +1493,7 @@ func (x *DeleteDeadLettersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteDeadLettersRequest.ProtoReflect.Descriptor instead.
 func (*DeleteDeadLettersRequest) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *DeleteDeadLettersRequest) GetIds() []string {
@@ -1402,7 +1530,7 @@ type DeleteDeadLettersResponse struct {
 
 func (x *DeleteDeadLettersResponse) Reset() {
 	*x = DeleteDeadLettersResponse{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[19]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1414,7 +1542,7 @@ func (x *DeleteDeadLettersResponse) String() string {
 func (*DeleteDeadLettersResponse) ProtoMessage() {}
 
 func (x *DeleteDeadLettersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[19]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1427,7 +1555,7 @@ func (x *DeleteDeadLettersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteDeadLettersResponse.ProtoReflect.Descriptor instead.
 func (*DeleteDeadLettersResponse) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DeleteDeadLettersResponse) GetDeleted() int64 {
@@ -1462,7 +1590,7 @@ type ReplayDeadLettersRequest struct {
 
 func (x *ReplayDeadLettersRequest) Reset() {
 	*x = ReplayDeadLettersRequest{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[20]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1474,7 +1602,7 @@ func (x *ReplayDeadLettersRequest) String() string {
 func (*ReplayDeadLettersRequest) ProtoMessage() {}
 
 func (x *ReplayDeadLettersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[20]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1487,7 +1615,7 @@ func (x *ReplayDeadLettersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayDeadLettersRequest.ProtoReflect.Descriptor instead.
 func (*ReplayDeadLettersRequest) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ReplayDeadLettersRequest) GetIds() []string {
@@ -1542,7 +1670,7 @@ type ReplayDeadLettersResponse struct {
 
 func (x *ReplayDeadLettersResponse) Reset() {
 	*x = ReplayDeadLettersResponse{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[21]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1554,7 +1682,7 @@ func (x *ReplayDeadLettersResponse) String() string {
 func (*ReplayDeadLettersResponse) ProtoMessage() {}
 
 func (x *ReplayDeadLettersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[21]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1567,7 +1695,7 @@ func (x *ReplayDeadLettersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayDeadLettersResponse.ProtoReflect.Descriptor instead.
 func (*ReplayDeadLettersResponse) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ReplayDeadLettersResponse) GetMoved() int64 {
@@ -1633,7 +1761,7 @@ type ReplayReason struct {
 
 func (x *ReplayReason) Reset() {
 	*x = ReplayReason{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[22]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1645,7 +1773,7 @@ func (x *ReplayReason) String() string {
 func (*ReplayReason) ProtoMessage() {}
 
 func (x *ReplayReason) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[22]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1658,7 +1786,7 @@ func (x *ReplayReason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReplayReason.ProtoReflect.Descriptor instead.
 func (*ReplayReason) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ReplayReason) GetReason() string {
@@ -1693,7 +1821,7 @@ type ListAuditRequest struct {
 
 func (x *ListAuditRequest) Reset() {
 	*x = ListAuditRequest{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[23]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1705,7 +1833,7 @@ func (x *ListAuditRequest) String() string {
 func (*ListAuditRequest) ProtoMessage() {}
 
 func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[23]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1718,7 +1846,7 @@ func (x *ListAuditRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditRequest.ProtoReflect.Descriptor instead.
 func (*ListAuditRequest) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListAuditRequest) GetKind() string {
@@ -1762,7 +1890,7 @@ type ListAuditResponse struct {
 
 func (x *ListAuditResponse) Reset() {
 	*x = ListAuditResponse{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[24]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1774,7 +1902,7 @@ func (x *ListAuditResponse) String() string {
 func (*ListAuditResponse) ProtoMessage() {}
 
 func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[24]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1787,7 +1915,7 @@ func (x *ListAuditResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAuditResponse.ProtoReflect.Descriptor instead.
 func (*ListAuditResponse) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListAuditResponse) GetRecords() []*AuditRecord {
@@ -1835,7 +1963,7 @@ type AuditRecord struct {
 
 func (x *AuditRecord) Reset() {
 	*x = AuditRecord{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[25]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1847,7 +1975,7 @@ func (x *AuditRecord) String() string {
 func (*AuditRecord) ProtoMessage() {}
 
 func (x *AuditRecord) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[25]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1860,7 +1988,7 @@ func (x *AuditRecord) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AuditRecord.ProtoReflect.Descriptor instead.
 func (*AuditRecord) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AuditRecord) GetTime() *timestamppb.Timestamp {
@@ -1959,7 +2087,7 @@ type CreateTokenRequest struct {
 
 func (x *CreateTokenRequest) Reset() {
 	*x = CreateTokenRequest{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[26]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1971,7 +2099,7 @@ func (x *CreateTokenRequest) String() string {
 func (*CreateTokenRequest) ProtoMessage() {}
 
 func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[26]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1984,7 +2112,7 @@ func (x *CreateTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenRequest.ProtoReflect.Descriptor instead.
 func (*CreateTokenRequest) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *CreateTokenRequest) GetNamespace() string {
@@ -2030,7 +2158,7 @@ type CreateTokenResponse struct {
 
 func (x *CreateTokenResponse) Reset() {
 	*x = CreateTokenResponse{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[27]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2042,7 +2170,7 @@ func (x *CreateTokenResponse) String() string {
 func (*CreateTokenResponse) ProtoMessage() {}
 
 func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[27]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2055,7 +2183,7 @@ func (x *CreateTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTokenResponse.ProtoReflect.Descriptor instead.
 func (*CreateTokenResponse) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CreateTokenResponse) GetToken() string {
@@ -2096,7 +2224,7 @@ type ListTokensRequest struct {
 
 func (x *ListTokensRequest) Reset() {
 	*x = ListTokensRequest{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[28]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2108,7 +2236,7 @@ func (x *ListTokensRequest) String() string {
 func (*ListTokensRequest) ProtoMessage() {}
 
 func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[28]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2121,7 +2249,7 @@ func (x *ListTokensRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensRequest.ProtoReflect.Descriptor instead.
 func (*ListTokensRequest) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ListTokensRequest) GetNamespace() string {
@@ -2158,7 +2286,7 @@ type ListTokensResponse struct {
 
 func (x *ListTokensResponse) Reset() {
 	*x = ListTokensResponse{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[29]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2170,7 +2298,7 @@ func (x *ListTokensResponse) String() string {
 func (*ListTokensResponse) ProtoMessage() {}
 
 func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[29]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2183,7 +2311,7 @@ func (x *ListTokensResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTokensResponse.ProtoReflect.Descriptor instead.
 func (*ListTokensResponse) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ListTokensResponse) GetTokens() []*TokenInfo {
@@ -2227,7 +2355,7 @@ type TokenInfo struct {
 
 func (x *TokenInfo) Reset() {
 	*x = TokenInfo{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[30]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2239,7 +2367,7 @@ func (x *TokenInfo) String() string {
 func (*TokenInfo) ProtoMessage() {}
 
 func (x *TokenInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[30]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2252,7 +2380,7 @@ func (x *TokenInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TokenInfo.ProtoReflect.Descriptor instead.
 func (*TokenInfo) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TokenInfo) GetId() string {
@@ -2332,7 +2460,7 @@ type RevokeTokenRequest struct {
 
 func (x *RevokeTokenRequest) Reset() {
 	*x = RevokeTokenRequest{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[31]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2344,7 +2472,7 @@ func (x *RevokeTokenRequest) String() string {
 func (*RevokeTokenRequest) ProtoMessage() {}
 
 func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[31]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2357,7 +2485,7 @@ func (x *RevokeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenRequest.ProtoReflect.Descriptor instead.
 func (*RevokeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *RevokeTokenRequest) GetId() string {
@@ -2383,7 +2511,7 @@ type RevokeTokenResponse struct {
 
 func (x *RevokeTokenResponse) Reset() {
 	*x = RevokeTokenResponse{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[32]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2395,7 +2523,7 @@ func (x *RevokeTokenResponse) String() string {
 func (*RevokeTokenResponse) ProtoMessage() {}
 
 func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[32]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2408,7 +2536,7 @@ func (x *RevokeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RevokeTokenResponse.ProtoReflect.Descriptor instead.
 func (*RevokeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 // ExchangeTokenRequest names the namespace to act for.
@@ -2422,7 +2550,7 @@ type ExchangeTokenRequest struct {
 
 func (x *ExchangeTokenRequest) Reset() {
 	*x = ExchangeTokenRequest{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[33]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2434,7 +2562,7 @@ func (x *ExchangeTokenRequest) String() string {
 func (*ExchangeTokenRequest) ProtoMessage() {}
 
 func (x *ExchangeTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[33]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2447,7 +2575,7 @@ func (x *ExchangeTokenRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeTokenRequest.ProtoReflect.Descriptor instead.
 func (*ExchangeTokenRequest) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExchangeTokenRequest) GetNamespace() string {
@@ -2472,7 +2600,7 @@ type ExchangeTokenResponse struct {
 
 func (x *ExchangeTokenResponse) Reset() {
 	*x = ExchangeTokenResponse{}
-	mi := &file_flexiq_v1_admin_proto_msgTypes[34]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2484,7 +2612,7 @@ func (x *ExchangeTokenResponse) String() string {
 func (*ExchangeTokenResponse) ProtoMessage() {}
 
 func (x *ExchangeTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_flexiq_v1_admin_proto_msgTypes[34]
+	mi := &file_flexiq_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2497,7 +2625,7 @@ func (x *ExchangeTokenResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExchangeTokenResponse.ProtoReflect.Descriptor instead.
 func (*ExchangeTokenResponse) Descriptor() ([]byte, []int) {
-	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ExchangeTokenResponse) GetToken() string {
@@ -2593,7 +2721,7 @@ const file_flexiq_v1_admin_proto_rawDesc = "" +
 	"\venforced_by\x18\x06 \x01(\v2\x15.flexiq.v1.EnforcedByR\n" +
 	"enforcedBy\x12-\n" +
 	"\x05would\x18\a \x01(\v2\x17.flexiq.v1.QuotaPreviewR\x05would\"\x11\n" +
-	"\x0fGetUsageRequest\"\xb2\x02\n" +
+	"\x0fGetUsageRequest\"\xe7\x02\n" +
 	"\x10GetUsageResponse\x12\x18\n" +
 	"\apending\x18\x01 \x01(\x03R\apending\x12\x18\n" +
 	"\arunning\x18\x02 \x01(\x03R\arunning\x12\x1a\n" +
@@ -2606,7 +2734,20 @@ const file_flexiq_v1_admin_proto_rawDesc = "" +
 	"\brevision\x18\b \x01(\x03R\brevision\x12\x1e\n" +
 	"\n" +
 	"unreadable\x18\t \x01(\bR\n" +
-	"unreadable\"i\n" +
+	"unreadable\x123\n" +
+	"\n" +
+	"last_sweep\x18\n" +
+	" \x01(\v2\x14.flexiq.v1.LastSweepR\tlastSweep\"\x81\x02\n" +
+	"\tLastSweep\x12.\n" +
+	"\x04time\x18\x01 \x01(\v2\x1a.google.protobuf.TimestampR\x04time\x12\x1c\n" +
+	"\tcompleted\x18\x02 \x01(\x03R\tcompleted\x12\x1c\n" +
+	"\tcancelled\x18\x03 \x01(\x03R\tcancelled\x12\x12\n" +
+	"\x04dead\x18\x04 \x01(\x03R\x04dead\x12\x12\n" +
+	"\x04shed\x18\x05 \x01(\x03R\x04shed\x12\x18\n" +
+	"\aretried\x18\x06 \x01(\x03R\aretried\x12\x18\n" +
+	"\ablocked\x18\a \x01(\x03R\ablocked\x12\x12\n" +
+	"\x04left\x18\b \x01(\bR\x04left\x12\x18\n" +
+	"\askipped\x18\t \x01(\tR\askipped\"i\n" +
 	"\x15ListNamespacesRequest\x12\x14\n" +
 	"\x05order\x18\x01 \x01(\tR\x05order\x12\x1b\n" +
 	"\tpage_size\x18\x02 \x01(\x05R\bpageSize\x12\x1d\n" +
@@ -2766,7 +2907,7 @@ func file_flexiq_v1_admin_proto_rawDescGZIP() []byte {
 	return file_flexiq_v1_admin_proto_rawDescData
 }
 
-var file_flexiq_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 35)
+var file_flexiq_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_flexiq_v1_admin_proto_goTypes = []any{
 	(*GetQuotaRequest)(nil),           // 0: flexiq.v1.GetQuotaRequest
 	(*GetQuotaResponse)(nil),          // 1: flexiq.v1.GetQuotaResponse
@@ -2778,116 +2919,119 @@ var file_flexiq_v1_admin_proto_goTypes = []any{
 	(*ClearQuotaResponse)(nil),        // 7: flexiq.v1.ClearQuotaResponse
 	(*GetUsageRequest)(nil),           // 8: flexiq.v1.GetUsageRequest
 	(*GetUsageResponse)(nil),          // 9: flexiq.v1.GetUsageResponse
-	(*ListNamespacesRequest)(nil),     // 10: flexiq.v1.ListNamespacesRequest
-	(*ListNamespacesResponse)(nil),    // 11: flexiq.v1.ListNamespacesResponse
-	(*NamespaceUsage)(nil),            // 12: flexiq.v1.NamespaceUsage
-	(*ListDeadLettersRequest)(nil),    // 13: flexiq.v1.ListDeadLettersRequest
-	(*DeadLetterFilter)(nil),          // 14: flexiq.v1.DeadLetterFilter
-	(*ListDeadLettersResponse)(nil),   // 15: flexiq.v1.ListDeadLettersResponse
-	(*GetDeadLetterRequest)(nil),      // 16: flexiq.v1.GetDeadLetterRequest
-	(*GetDeadLetterResponse)(nil),     // 17: flexiq.v1.GetDeadLetterResponse
-	(*DeleteDeadLettersRequest)(nil),  // 18: flexiq.v1.DeleteDeadLettersRequest
-	(*DeleteDeadLettersResponse)(nil), // 19: flexiq.v1.DeleteDeadLettersResponse
-	(*ReplayDeadLettersRequest)(nil),  // 20: flexiq.v1.ReplayDeadLettersRequest
-	(*ReplayDeadLettersResponse)(nil), // 21: flexiq.v1.ReplayDeadLettersResponse
-	(*ReplayReason)(nil),              // 22: flexiq.v1.ReplayReason
-	(*ListAuditRequest)(nil),          // 23: flexiq.v1.ListAuditRequest
-	(*ListAuditResponse)(nil),         // 24: flexiq.v1.ListAuditResponse
-	(*AuditRecord)(nil),               // 25: flexiq.v1.AuditRecord
-	(*CreateTokenRequest)(nil),        // 26: flexiq.v1.CreateTokenRequest
-	(*CreateTokenResponse)(nil),       // 27: flexiq.v1.CreateTokenResponse
-	(*ListTokensRequest)(nil),         // 28: flexiq.v1.ListTokensRequest
-	(*ListTokensResponse)(nil),        // 29: flexiq.v1.ListTokensResponse
-	(*TokenInfo)(nil),                 // 30: flexiq.v1.TokenInfo
-	(*RevokeTokenRequest)(nil),        // 31: flexiq.v1.RevokeTokenRequest
-	(*RevokeTokenResponse)(nil),       // 32: flexiq.v1.RevokeTokenResponse
-	(*ExchangeTokenRequest)(nil),      // 33: flexiq.v1.ExchangeTokenRequest
-	(*ExchangeTokenResponse)(nil),     // 34: flexiq.v1.ExchangeTokenResponse
-	(*NamespaceQuota)(nil),            // 35: flexiq.v1.NamespaceQuota
-	(*timestamppb.Timestamp)(nil),     // 36: google.protobuf.Timestamp
-	(*EnforcedBy)(nil),                // 37: flexiq.v1.EnforcedBy
-	(*QuotaPreview)(nil),              // 38: flexiq.v1.QuotaPreview
-	(*LimitUsage)(nil),                // 39: flexiq.v1.LimitUsage
-	(*AdmissionCounts)(nil),           // 40: flexiq.v1.AdmissionCounts
-	(*Job)(nil),                       // 41: flexiq.v1.Job
-	(*durationpb.Duration)(nil),       // 42: google.protobuf.Duration
+	(*LastSweep)(nil),                 // 10: flexiq.v1.LastSweep
+	(*ListNamespacesRequest)(nil),     // 11: flexiq.v1.ListNamespacesRequest
+	(*ListNamespacesResponse)(nil),    // 12: flexiq.v1.ListNamespacesResponse
+	(*NamespaceUsage)(nil),            // 13: flexiq.v1.NamespaceUsage
+	(*ListDeadLettersRequest)(nil),    // 14: flexiq.v1.ListDeadLettersRequest
+	(*DeadLetterFilter)(nil),          // 15: flexiq.v1.DeadLetterFilter
+	(*ListDeadLettersResponse)(nil),   // 16: flexiq.v1.ListDeadLettersResponse
+	(*GetDeadLetterRequest)(nil),      // 17: flexiq.v1.GetDeadLetterRequest
+	(*GetDeadLetterResponse)(nil),     // 18: flexiq.v1.GetDeadLetterResponse
+	(*DeleteDeadLettersRequest)(nil),  // 19: flexiq.v1.DeleteDeadLettersRequest
+	(*DeleteDeadLettersResponse)(nil), // 20: flexiq.v1.DeleteDeadLettersResponse
+	(*ReplayDeadLettersRequest)(nil),  // 21: flexiq.v1.ReplayDeadLettersRequest
+	(*ReplayDeadLettersResponse)(nil), // 22: flexiq.v1.ReplayDeadLettersResponse
+	(*ReplayReason)(nil),              // 23: flexiq.v1.ReplayReason
+	(*ListAuditRequest)(nil),          // 24: flexiq.v1.ListAuditRequest
+	(*ListAuditResponse)(nil),         // 25: flexiq.v1.ListAuditResponse
+	(*AuditRecord)(nil),               // 26: flexiq.v1.AuditRecord
+	(*CreateTokenRequest)(nil),        // 27: flexiq.v1.CreateTokenRequest
+	(*CreateTokenResponse)(nil),       // 28: flexiq.v1.CreateTokenResponse
+	(*ListTokensRequest)(nil),         // 29: flexiq.v1.ListTokensRequest
+	(*ListTokensResponse)(nil),        // 30: flexiq.v1.ListTokensResponse
+	(*TokenInfo)(nil),                 // 31: flexiq.v1.TokenInfo
+	(*RevokeTokenRequest)(nil),        // 32: flexiq.v1.RevokeTokenRequest
+	(*RevokeTokenResponse)(nil),       // 33: flexiq.v1.RevokeTokenResponse
+	(*ExchangeTokenRequest)(nil),      // 34: flexiq.v1.ExchangeTokenRequest
+	(*ExchangeTokenResponse)(nil),     // 35: flexiq.v1.ExchangeTokenResponse
+	(*NamespaceQuota)(nil),            // 36: flexiq.v1.NamespaceQuota
+	(*timestamppb.Timestamp)(nil),     // 37: google.protobuf.Timestamp
+	(*EnforcedBy)(nil),                // 38: flexiq.v1.EnforcedBy
+	(*QuotaPreview)(nil),              // 39: flexiq.v1.QuotaPreview
+	(*LimitUsage)(nil),                // 40: flexiq.v1.LimitUsage
+	(*AdmissionCounts)(nil),           // 41: flexiq.v1.AdmissionCounts
+	(*Job)(nil),                       // 42: flexiq.v1.Job
+	(*durationpb.Duration)(nil),       // 43: google.protobuf.Duration
 }
 var file_flexiq_v1_admin_proto_depIdxs = []int32{
-	35, // 0: flexiq.v1.GetQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
-	36, // 1: flexiq.v1.GetQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
-	35, // 2: flexiq.v1.SetQuotaRequest.quota:type_name -> flexiq.v1.NamespaceQuota
-	35, // 3: flexiq.v1.SetQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
-	36, // 4: flexiq.v1.SetQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
-	37, // 5: flexiq.v1.SetQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
-	38, // 6: flexiq.v1.SetQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
-	35, // 7: flexiq.v1.EditQuotaRequest.quota:type_name -> flexiq.v1.NamespaceQuota
-	35, // 8: flexiq.v1.EditQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
-	36, // 9: flexiq.v1.EditQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
-	37, // 10: flexiq.v1.EditQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
-	38, // 11: flexiq.v1.EditQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
-	35, // 12: flexiq.v1.ClearQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
-	36, // 13: flexiq.v1.ClearQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
-	37, // 14: flexiq.v1.ClearQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
-	38, // 15: flexiq.v1.ClearQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
-	39, // 16: flexiq.v1.GetUsageResponse.limits:type_name -> flexiq.v1.LimitUsage
-	40, // 17: flexiq.v1.GetUsageResponse.last_minute:type_name -> flexiq.v1.AdmissionCounts
-	12, // 18: flexiq.v1.ListNamespacesResponse.namespaces:type_name -> flexiq.v1.NamespaceUsage
-	9,  // 19: flexiq.v1.NamespaceUsage.usage:type_name -> flexiq.v1.GetUsageResponse
-	14, // 20: flexiq.v1.ListDeadLettersRequest.filter:type_name -> flexiq.v1.DeadLetterFilter
-	36, // 21: flexiq.v1.DeadLetterFilter.before:type_name -> google.protobuf.Timestamp
-	41, // 22: flexiq.v1.ListDeadLettersResponse.dead_letters:type_name -> flexiq.v1.Job
-	41, // 23: flexiq.v1.GetDeadLetterResponse.dead_letter:type_name -> flexiq.v1.Job
-	14, // 24: flexiq.v1.DeleteDeadLettersRequest.filter:type_name -> flexiq.v1.DeadLetterFilter
-	14, // 25: flexiq.v1.ReplayDeadLettersRequest.filter:type_name -> flexiq.v1.DeadLetterFilter
-	22, // 26: flexiq.v1.ReplayDeadLettersResponse.reasons:type_name -> flexiq.v1.ReplayReason
-	42, // 27: flexiq.v1.ReplayDeadLettersResponse.retry_after:type_name -> google.protobuf.Duration
-	36, // 28: flexiq.v1.ReplayDeadLettersResponse.time:type_name -> google.protobuf.Timestamp
-	36, // 29: flexiq.v1.ListAuditRequest.since:type_name -> google.protobuf.Timestamp
-	25, // 30: flexiq.v1.ListAuditResponse.records:type_name -> flexiq.v1.AuditRecord
-	36, // 31: flexiq.v1.AuditRecord.time:type_name -> google.protobuf.Timestamp
-	42, // 32: flexiq.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	36, // 33: flexiq.v1.CreateTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
-	30, // 34: flexiq.v1.ListTokensResponse.tokens:type_name -> flexiq.v1.TokenInfo
-	36, // 35: flexiq.v1.TokenInfo.created_at:type_name -> google.protobuf.Timestamp
-	36, // 36: flexiq.v1.TokenInfo.expires_at:type_name -> google.protobuf.Timestamp
-	36, // 37: flexiq.v1.TokenInfo.revoked_at:type_name -> google.protobuf.Timestamp
-	36, // 38: flexiq.v1.TokenInfo.last_used_at:type_name -> google.protobuf.Timestamp
-	36, // 39: flexiq.v1.ExchangeTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
-	0,  // 40: flexiq.v1.AdminService.GetQuota:input_type -> flexiq.v1.GetQuotaRequest
-	2,  // 41: flexiq.v1.AdminService.SetQuota:input_type -> flexiq.v1.SetQuotaRequest
-	4,  // 42: flexiq.v1.AdminService.EditQuota:input_type -> flexiq.v1.EditQuotaRequest
-	6,  // 43: flexiq.v1.AdminService.ClearQuota:input_type -> flexiq.v1.ClearQuotaRequest
-	8,  // 44: flexiq.v1.AdminService.GetUsage:input_type -> flexiq.v1.GetUsageRequest
-	13, // 45: flexiq.v1.AdminService.ListDeadLetters:input_type -> flexiq.v1.ListDeadLettersRequest
-	16, // 46: flexiq.v1.AdminService.GetDeadLetter:input_type -> flexiq.v1.GetDeadLetterRequest
-	18, // 47: flexiq.v1.AdminService.DeleteDeadLetters:input_type -> flexiq.v1.DeleteDeadLettersRequest
-	20, // 48: flexiq.v1.AdminService.ReplayDeadLetters:input_type -> flexiq.v1.ReplayDeadLettersRequest
-	23, // 49: flexiq.v1.AdminService.ListAudit:input_type -> flexiq.v1.ListAuditRequest
-	26, // 50: flexiq.v1.AdminService.CreateToken:input_type -> flexiq.v1.CreateTokenRequest
-	28, // 51: flexiq.v1.AdminService.ListTokens:input_type -> flexiq.v1.ListTokensRequest
-	31, // 52: flexiq.v1.AdminService.RevokeToken:input_type -> flexiq.v1.RevokeTokenRequest
-	10, // 53: flexiq.v1.AdminService.ListNamespaces:input_type -> flexiq.v1.ListNamespacesRequest
-	33, // 54: flexiq.v1.AdminService.ExchangeToken:input_type -> flexiq.v1.ExchangeTokenRequest
-	1,  // 55: flexiq.v1.AdminService.GetQuota:output_type -> flexiq.v1.GetQuotaResponse
-	3,  // 56: flexiq.v1.AdminService.SetQuota:output_type -> flexiq.v1.SetQuotaResponse
-	5,  // 57: flexiq.v1.AdminService.EditQuota:output_type -> flexiq.v1.EditQuotaResponse
-	7,  // 58: flexiq.v1.AdminService.ClearQuota:output_type -> flexiq.v1.ClearQuotaResponse
-	9,  // 59: flexiq.v1.AdminService.GetUsage:output_type -> flexiq.v1.GetUsageResponse
-	15, // 60: flexiq.v1.AdminService.ListDeadLetters:output_type -> flexiq.v1.ListDeadLettersResponse
-	17, // 61: flexiq.v1.AdminService.GetDeadLetter:output_type -> flexiq.v1.GetDeadLetterResponse
-	19, // 62: flexiq.v1.AdminService.DeleteDeadLetters:output_type -> flexiq.v1.DeleteDeadLettersResponse
-	21, // 63: flexiq.v1.AdminService.ReplayDeadLetters:output_type -> flexiq.v1.ReplayDeadLettersResponse
-	24, // 64: flexiq.v1.AdminService.ListAudit:output_type -> flexiq.v1.ListAuditResponse
-	27, // 65: flexiq.v1.AdminService.CreateToken:output_type -> flexiq.v1.CreateTokenResponse
-	29, // 66: flexiq.v1.AdminService.ListTokens:output_type -> flexiq.v1.ListTokensResponse
-	32, // 67: flexiq.v1.AdminService.RevokeToken:output_type -> flexiq.v1.RevokeTokenResponse
-	11, // 68: flexiq.v1.AdminService.ListNamespaces:output_type -> flexiq.v1.ListNamespacesResponse
-	34, // 69: flexiq.v1.AdminService.ExchangeToken:output_type -> flexiq.v1.ExchangeTokenResponse
-	55, // [55:70] is the sub-list for method output_type
-	40, // [40:55] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	36, // 0: flexiq.v1.GetQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
+	37, // 1: flexiq.v1.GetQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
+	36, // 2: flexiq.v1.SetQuotaRequest.quota:type_name -> flexiq.v1.NamespaceQuota
+	36, // 3: flexiq.v1.SetQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
+	37, // 4: flexiq.v1.SetQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
+	38, // 5: flexiq.v1.SetQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
+	39, // 6: flexiq.v1.SetQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
+	36, // 7: flexiq.v1.EditQuotaRequest.quota:type_name -> flexiq.v1.NamespaceQuota
+	36, // 8: flexiq.v1.EditQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
+	37, // 9: flexiq.v1.EditQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
+	38, // 10: flexiq.v1.EditQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
+	39, // 11: flexiq.v1.EditQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
+	36, // 12: flexiq.v1.ClearQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
+	37, // 13: flexiq.v1.ClearQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
+	38, // 14: flexiq.v1.ClearQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
+	39, // 15: flexiq.v1.ClearQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
+	40, // 16: flexiq.v1.GetUsageResponse.limits:type_name -> flexiq.v1.LimitUsage
+	41, // 17: flexiq.v1.GetUsageResponse.last_minute:type_name -> flexiq.v1.AdmissionCounts
+	10, // 18: flexiq.v1.GetUsageResponse.last_sweep:type_name -> flexiq.v1.LastSweep
+	37, // 19: flexiq.v1.LastSweep.time:type_name -> google.protobuf.Timestamp
+	13, // 20: flexiq.v1.ListNamespacesResponse.namespaces:type_name -> flexiq.v1.NamespaceUsage
+	9,  // 21: flexiq.v1.NamespaceUsage.usage:type_name -> flexiq.v1.GetUsageResponse
+	15, // 22: flexiq.v1.ListDeadLettersRequest.filter:type_name -> flexiq.v1.DeadLetterFilter
+	37, // 23: flexiq.v1.DeadLetterFilter.before:type_name -> google.protobuf.Timestamp
+	42, // 24: flexiq.v1.ListDeadLettersResponse.dead_letters:type_name -> flexiq.v1.Job
+	42, // 25: flexiq.v1.GetDeadLetterResponse.dead_letter:type_name -> flexiq.v1.Job
+	15, // 26: flexiq.v1.DeleteDeadLettersRequest.filter:type_name -> flexiq.v1.DeadLetterFilter
+	15, // 27: flexiq.v1.ReplayDeadLettersRequest.filter:type_name -> flexiq.v1.DeadLetterFilter
+	23, // 28: flexiq.v1.ReplayDeadLettersResponse.reasons:type_name -> flexiq.v1.ReplayReason
+	43, // 29: flexiq.v1.ReplayDeadLettersResponse.retry_after:type_name -> google.protobuf.Duration
+	37, // 30: flexiq.v1.ReplayDeadLettersResponse.time:type_name -> google.protobuf.Timestamp
+	37, // 31: flexiq.v1.ListAuditRequest.since:type_name -> google.protobuf.Timestamp
+	26, // 32: flexiq.v1.ListAuditResponse.records:type_name -> flexiq.v1.AuditRecord
+	37, // 33: flexiq.v1.AuditRecord.time:type_name -> google.protobuf.Timestamp
+	43, // 34: flexiq.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	37, // 35: flexiq.v1.CreateTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
+	31, // 36: flexiq.v1.ListTokensResponse.tokens:type_name -> flexiq.v1.TokenInfo
+	37, // 37: flexiq.v1.TokenInfo.created_at:type_name -> google.protobuf.Timestamp
+	37, // 38: flexiq.v1.TokenInfo.expires_at:type_name -> google.protobuf.Timestamp
+	37, // 39: flexiq.v1.TokenInfo.revoked_at:type_name -> google.protobuf.Timestamp
+	37, // 40: flexiq.v1.TokenInfo.last_used_at:type_name -> google.protobuf.Timestamp
+	37, // 41: flexiq.v1.ExchangeTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
+	0,  // 42: flexiq.v1.AdminService.GetQuota:input_type -> flexiq.v1.GetQuotaRequest
+	2,  // 43: flexiq.v1.AdminService.SetQuota:input_type -> flexiq.v1.SetQuotaRequest
+	4,  // 44: flexiq.v1.AdminService.EditQuota:input_type -> flexiq.v1.EditQuotaRequest
+	6,  // 45: flexiq.v1.AdminService.ClearQuota:input_type -> flexiq.v1.ClearQuotaRequest
+	8,  // 46: flexiq.v1.AdminService.GetUsage:input_type -> flexiq.v1.GetUsageRequest
+	14, // 47: flexiq.v1.AdminService.ListDeadLetters:input_type -> flexiq.v1.ListDeadLettersRequest
+	17, // 48: flexiq.v1.AdminService.GetDeadLetter:input_type -> flexiq.v1.GetDeadLetterRequest
+	19, // 49: flexiq.v1.AdminService.DeleteDeadLetters:input_type -> flexiq.v1.DeleteDeadLettersRequest
+	21, // 50: flexiq.v1.AdminService.ReplayDeadLetters:input_type -> flexiq.v1.ReplayDeadLettersRequest
+	24, // 51: flexiq.v1.AdminService.ListAudit:input_type -> flexiq.v1.ListAuditRequest
+	27, // 52: flexiq.v1.AdminService.CreateToken:input_type -> flexiq.v1.CreateTokenRequest
+	29, // 53: flexiq.v1.AdminService.ListTokens:input_type -> flexiq.v1.ListTokensRequest
+	32, // 54: flexiq.v1.AdminService.RevokeToken:input_type -> flexiq.v1.RevokeTokenRequest
+	11, // 55: flexiq.v1.AdminService.ListNamespaces:input_type -> flexiq.v1.ListNamespacesRequest
+	34, // 56: flexiq.v1.AdminService.ExchangeToken:input_type -> flexiq.v1.ExchangeTokenRequest
+	1,  // 57: flexiq.v1.AdminService.GetQuota:output_type -> flexiq.v1.GetQuotaResponse
+	3,  // 58: flexiq.v1.AdminService.SetQuota:output_type -> flexiq.v1.SetQuotaResponse
+	5,  // 59: flexiq.v1.AdminService.EditQuota:output_type -> flexiq.v1.EditQuotaResponse
+	7,  // 60: flexiq.v1.AdminService.ClearQuota:output_type -> flexiq.v1.ClearQuotaResponse
+	9,  // 61: flexiq.v1.AdminService.GetUsage:output_type -> flexiq.v1.GetUsageResponse
+	16, // 62: flexiq.v1.AdminService.ListDeadLetters:output_type -> flexiq.v1.ListDeadLettersResponse
+	18, // 63: flexiq.v1.AdminService.GetDeadLetter:output_type -> flexiq.v1.GetDeadLetterResponse
+	20, // 64: flexiq.v1.AdminService.DeleteDeadLetters:output_type -> flexiq.v1.DeleteDeadLettersResponse
+	22, // 65: flexiq.v1.AdminService.ReplayDeadLetters:output_type -> flexiq.v1.ReplayDeadLettersResponse
+	25, // 66: flexiq.v1.AdminService.ListAudit:output_type -> flexiq.v1.ListAuditResponse
+	28, // 67: flexiq.v1.AdminService.CreateToken:output_type -> flexiq.v1.CreateTokenResponse
+	30, // 68: flexiq.v1.AdminService.ListTokens:output_type -> flexiq.v1.ListTokensResponse
+	33, // 69: flexiq.v1.AdminService.RevokeToken:output_type -> flexiq.v1.RevokeTokenResponse
+	12, // 70: flexiq.v1.AdminService.ListNamespaces:output_type -> flexiq.v1.ListNamespacesResponse
+	35, // 71: flexiq.v1.AdminService.ExchangeToken:output_type -> flexiq.v1.ExchangeTokenResponse
+	57, // [57:72] is the sub-list for method output_type
+	42, // [42:57] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_flexiq_v1_admin_proto_init() }
@@ -2900,15 +3044,15 @@ func file_flexiq_v1_admin_proto_init() {
 	file_flexiq_v1_admin_proto_msgTypes[2].OneofWrappers = []any{}
 	file_flexiq_v1_admin_proto_msgTypes[4].OneofWrappers = []any{}
 	file_flexiq_v1_admin_proto_msgTypes[6].OneofWrappers = []any{}
-	file_flexiq_v1_admin_proto_msgTypes[14].OneofWrappers = []any{}
-	file_flexiq_v1_admin_proto_msgTypes[25].OneofWrappers = []any{}
+	file_flexiq_v1_admin_proto_msgTypes[15].OneofWrappers = []any{}
+	file_flexiq_v1_admin_proto_msgTypes[26].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_flexiq_v1_admin_proto_rawDesc), len(file_flexiq_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   35,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

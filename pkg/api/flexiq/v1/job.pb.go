@@ -363,7 +363,8 @@ type Job struct {
 	// Why it is dead, beyond error: `shed` is `quota` for a job shed by the quota. Empty unless dead.
 	DeadMetadata map[string]string `protobuf:"bytes,21,rep,name=dead_metadata,json=deadMetadata,proto3" json:"dead_metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// How often the automatic retry of dead letters took it back; kept until it ends otherwise.
-	AutoRetries   int32 `protobuf:"varint,22,opt,name=auto_retries,json=autoRetries,proto3" json:"auto_retries,omitempty"`
+	// Absent: never.
+	AutoRetries   *int32 `protobuf:"varint,22,opt,name=auto_retries,json=autoRetries,proto3,oneof" json:"auto_retries,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -546,8 +547,8 @@ func (x *Job) GetDeadMetadata() map[string]string {
 }
 
 func (x *Job) GetAutoRetries() int32 {
-	if x != nil {
-		return x.AutoRetries
+	if x != nil && x.AutoRetries != nil {
+		return *x.AutoRetries
 	}
 	return 0
 }
@@ -587,7 +588,7 @@ const file_flexiq_v1_job_proto_rawDesc = "" +
 	"\bDebounce\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x121\n" +
 	"\x06window\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06window\x124\n" +
-	"\bmax_wait\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\amaxWait\"\xc3\a\n" +
+	"\bmax_wait\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\amaxWait\"\xd9\a\n" +
 	"\x03Job\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x14\n" +
@@ -615,8 +616,8 @@ const file_flexiq_v1_job_proto_rawDesc = "" +
 	"\x06origin\x18\x13 \x01(\tR\x06origin\x12\x1f\n" +
 	"\venqueued_by\x18\x14 \x01(\tR\n" +
 	"enqueuedBy\x12E\n" +
-	"\rdead_metadata\x18\x15 \x03(\v2 .flexiq.v1.Job.DeadMetadataEntryR\fdeadMetadata\x12!\n" +
-	"\fauto_retries\x18\x16 \x01(\x05R\vautoRetries\x1a;\n" +
+	"\rdead_metadata\x18\x15 \x03(\v2 .flexiq.v1.Job.DeadMetadataEntryR\fdeadMetadata\x12&\n" +
+	"\fauto_retries\x18\x16 \x01(\x05H\x02R\vautoRetries\x88\x01\x01\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a?\n" +
@@ -625,7 +626,8 @@ const file_flexiq_v1_job_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01B\n" +
 	"\n" +
 	"\b_payloadB\t\n" +
-	"\a_resultB#Z!flexiq/pkg/api/flexiq/v1;flexiqv1b\x06proto3"
+	"\a_resultB\x0f\n" +
+	"\r_auto_retriesB#Z!flexiq/pkg/api/flexiq/v1;flexiqv1b\x06proto3"
 
 var (
 	file_flexiq_v1_job_proto_rawDescOnce sync.Once
