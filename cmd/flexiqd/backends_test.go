@@ -20,28 +20,26 @@ type kept struct {
 	opts storeOptions
 }
 
-// eachStore runs a test, in a home folder of its own, over each store that flexiqd
-// knows.
+// stores makes a store of each kind that flexiqd knows.
+var stores = map[string]func(t *testing.T, home string) kept{
+	"sqlite": func(_ *testing.T, home string) kept { return keptAt("sqlite", "sqlite:"+home+"/store/flexiq.db", "") },
+	"postgres": func(t *testing.T, _ string) kept {
+		url, schema := testkit.PostgresSchema(t)
+		return keptAt("postgres", url, schema)
+	},
+	"redis": func(t *testing.T, _ string) kept { return keptAt("redis", testkit.StartRedis(t).URL(), "") },
+}
+
+// eachStore runs a test, in a home folder of its own, over each of [stores].
 func eachStore(t *testing.T, test func(t *testing.T, s kept)) {
 	t.Helper()
-	for kind, make := range map[string]func(t *testing.T, home string) kept{
-		"sqlite": func(_ *testing.T, home string) kept { return keptAt("sqlite:"+home+"/store/flexiq.db", "") },
-		"postgres": func(t *testing.T, _ string) kept {
-			url, schema := testkit.PostgresSchema(t)
-			return keptAt(url, schema)
-		},
-		"redis": func(t *testing.T, _ string) kept { return keptAt(testkit.StartRedis(t).URL(), "") },
-	} {
-		t.Run(kind, func(t *testing.T) {
-			s := make(t, home(t))
-			s.kind = kind
-			test(t, s)
-		})
+	for kind, make := range stores {
+		t.Run(kind, func(t *testing.T) { test(t, make(t, home(t))) })
 	}
 }
 
-func keptAt(url, schema string) kept {
-	s := kept{args: []string{"--store=" + url}, opts: storeOptions{url: url, pgSchema: schema}}
+func keptAt(kind, url, schema string) kept {
+	s := kept{kind: kind, args: []string{"--store=" + url}, opts: storeOptions{url: url, pgSchema: schema}}
 	if schema != "" {
 		s.args = append(s.args, "--pg-schema="+schema)
 	}

@@ -36,16 +36,12 @@ func eachDatabase(t *testing.T, test func(t *testing.T, db database)) {
 	t.Run("postgres", func(t *testing.T) {
 		home(t)
 		s := testkit.StartPostgres(t)
-		k := keptAt(s.URL(), "")
-		k.kind = "postgres"
-		test(t, database{k, s.Crash, s.Start})
+		test(t, database{keptAt("postgres", s.URL(), ""), s.Crash, s.Start})
 	})
 	t.Run("redis", func(t *testing.T) {
 		home(t)
 		s := testkit.StartRedis(t, "appendonly", "yes", "appendfsync", "always")
-		k := keptAt(s.URL(), "")
-		k.kind = "redis"
-		test(t, database{k, s.Crash, s.Start})
+		test(t, database{keptAt("redis", s.URL(), ""), s.Crash, s.Start})
 	})
 }
 

@@ -42,7 +42,7 @@ type locking struct {
 // when all are. When something fails it goes on namespace by namespace, and then
 // unit by unit, so that the failure stays where it belongs. A namespace whose
 // lock was waited for in vain is waited for no more for a while: so a
-// transaction that hangs costs its tenant's neighbours one wait.
+// transaction that hangs costs its tenant's neighbours one short wait.
 func (g *group) run(ctx context.Context) error {
 	units := make([]int, len(g.names))
 	for i := range units {
@@ -82,14 +82,16 @@ func (g *group) rest(ctx context.Context, units []int, several bool, err error) 
 		g.apart(ctx, units, false, time.Time{}, failure)
 		return
 	}
-	deadline := time.Now().Add(lockTimeout)
+	wait := lockTimeout
 	var stuck []int
 	if several {
+		wait = neighbourWait
 		stuck = g.take(&units, g.s.stuck.has)
 	}
+	deadline := time.Now().Add(wait)
 	if len(units) > 0 {
 		if err == nil {
-			err = g.all(ctx, units, locking{wait: lockTimeout})
+			err = g.all(ctx, units, locking{wait: wait})
 		}
 		if err != nil {
 			g.apart(ctx, units, several, deadline, err)

@@ -38,10 +38,11 @@ func inSchema(text, schema string) string {
 }
 
 const (
-	lockTimeout = 2 * time.Second       // for the lock of a namespace
-	leastWait   = 10 * time.Millisecond // the same, when that was waited in vain
-	stuckFor    = 5 * time.Second       // how long to remember that
-	idleTime    = 5 * time.Minute       // after which the pool gives up a connection
+	lockTimeout   = 2 * time.Second        // for the lock of a namespace
+	neighbourWait = 500 * time.Millisecond // the same, while units of other namespaces wait for the answer
+	leastWait     = 10 * time.Millisecond  // the same, when that was waited in vain
+	stuckFor      = 5 * time.Second        // how long to remember that
+	idleTime      = 5 * time.Minute        // after which the pool gives up a connection
 )
 
 // setting is a server setting that every transaction of a store has.
