@@ -47,12 +47,12 @@ func TestFigure(t *testing.T) {
 }
 
 func TestChoose(t *testing.T) {
-	all := []row{{id: "A", quick: true}, {id: "B"}}
+	all := []row{{id: "long", limit: 2 * longRow}, {id: "A", quick: true}, {id: "B"}}
 	for _, c := range []struct {
 		ids   string
 		quick bool
 		want  string
-	}{{"", false, "A B"}, {"", true, "A"}, {"b", true, "B"}, {"B, A", false, "B A"}} {
+	}{{"", false, "A B long"}, {"", true, "A"}, {"b", true, "B"}, {"B, A", false, "B A"}} {
 		got, err := choose(all, c.ids, c.quick)
 		if err != nil {
 			t.Fatal(err)

@@ -61,7 +61,7 @@ func (e *env) startFlexiqd(ctx context.Context, store string) (*flexiqd, error) 
 		err := d.stop(syscall.SIGTERM)
 		return errors.Join(err, os.RemoveAll(dir))
 	})
-	if err := d.await("flexiqd", time.Minute, d.ready); err != nil {
+	if err := d.await(ctx, "flexiqd", time.Minute, d.ready); err != nil {
 		return nil, err
 	}
 	d.platform, err = d.dial(ctx, d.tokens.Tokens["platform"])

@@ -74,7 +74,7 @@ func (e *env) startPostgres(ctx context.Context) (*postgres, error) {
 		}
 		return errors.Join(p.stop(syscall.SIGQUIT), os.RemoveAll(dir))
 	})
-	return p, p.await("postgres", time.Minute, func() (err error) {
+	return p, p.await(ctx, "postgres", time.Minute, func() (err error) {
 		p.conn, err = pgx.Connect(ctx, p.url("postgres"))
 		return err
 	})

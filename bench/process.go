@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -51,7 +52,7 @@ func startProcess(cmd *exec.Cmd) (*process, error) {
 }
 
 // await waits until ready says so.
-func (p *process) await(what string, patience time.Duration, ready func() error) error {
+func (p *process) await(ctx context.Context, what string, patience time.Duration, ready func() error) error {
 	end := time.Now().Add(patience)
 	for {
 		err := ready()
@@ -61,6 +62,8 @@ func (p *process) await(what string, patience time.Duration, ready func() error)
 		select {
 		case <-p.exited:
 			return fmt.Errorf("%s ended:\n%s", what, p.output)
+		case <-ctx.Done():
+			return context.Cause(ctx)
 		case <-time.After(20 * time.Millisecond):
 		}
 		if time.Now().After(end) {

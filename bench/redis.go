@@ -51,7 +51,7 @@ func (e *env) startRedis(ctx context.Context, durable bool) (*redisServer, error
 	e.later(func() error {
 		return errors.Join(r.client.Close(), r.stop(syscall.SIGKILL), os.RemoveAll(dir))
 	})
-	if err := r.await("redis", 20*time.Second, func() error { return r.client.Ping(ctx).Err() }); err != nil {
+	if err := r.await(ctx, "redis", 20*time.Second, func() error { return r.client.Ping(ctx).Err() }); err != nil {
 		return nil, err
 	}
 	version, err := r.client.InfoMap(ctx, "server").Result()

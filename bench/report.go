@@ -54,6 +54,7 @@ func (r *report) keep(dir string, measured []row) error {
 	for i := range r.Results {
 		r.Results[i].Time, r.Results[i].Commit = r.Time.Format(time.RFC3339), r.Commit
 	}
+	defer r.sort()
 	raw, err := os.ReadFile(filepath.Join(dir, "latest.json"))
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
@@ -71,11 +72,15 @@ func (r *report) keep(dir string, measured []row) error {
 			r.Results = append(r.Results, old)
 		}
 	}
+	return nil
+}
+
+// sort puts the results in the order of the rows, whatever order they ran in.
+func (r *report) sort() {
 	place := func(x result) int {
 		return slices.IndexFunc(rows, func(m row) bool { return m.id == rowOf(x.ID) })
 	}
 	slices.SortStableFunc(r.Results, func(a, b result) int { return place(a) - place(b) })
-	return nil
 }
 
 // rowOf is the row that a result belongs to: B7 of B7.archive.
