@@ -42,8 +42,9 @@ type commands struct {
 	Quota      quotaCmd      `cmd:"" help:"Read and change the quota of the namespace."`
 	Usage      usageCmd      `cmd:"" help:"Show what the namespace holds beside its limits."`
 	Tokens     tokensCmd     `cmd:"" help:"Create, list and revoke tokens."`
+	Settings   settingsCmd   `cmd:"" help:"Keep values for the namespace under keys."`
 	Audit      auditCmd      `cmd:"" help:"Read the audit trail."`
-	Namespaces namespacesCmd `cmd:"" help:"Read the namespaces of the installation."`
+	Namespaces namespacesCmd `cmd:"" help:"Read and delete the namespaces of the installation."`
 	Contexts   contextCmd    `cmd:"" name:"context" help:"Keep servers and tokens under names."`
 }
 

@@ -80,7 +80,8 @@ func deadText(u *flexiqv1.GetUsageResponse) string {
 }
 
 type namespacesCmd struct {
-	List namespacesListCmd `cmd:"" help:"List all namespaces with their usage (platform token)."`
+	List   namespacesListCmd   `cmd:"" help:"List all namespaces with their usage (platform token)."`
+	Delete namespacesDeleteCmd `cmd:"" help:"Delete a namespace for good: tokens, jobs, history, quota (platform token)."`
 }
 
 type namespacesListCmd struct {
@@ -112,4 +113,33 @@ func (cmd *namespacesListCmd) Run(s *session) error {
 	return l.print(s, cmd.paging, func(size int32, token string) (*flexiqv1.ListNamespacesResponse, error) {
 		return c.Admin().ListNamespaces(s.ctx, &flexiqv1.ListNamespacesRequest{Order: cmd.Order, PageSize: size, PageToken: token})
 	})
+}
+
+type namespacesDeleteCmd struct {
+	Namespace string `arg:"" help:"The namespace."`
+	Confirm   string `help:"The namespace's name once more: what is deleted does not come back." required:"" placeholder:"NAMESPACE"`
+}
+
+func (cmd *namespacesDeleteCmd) Run(s *session) error {
+	if cmd.Confirm != cmd.Namespace {
+		return usagef("--confirm must repeat the name of the namespace")
+	}
+	c, hangUp, err := s.dial(ofPlatform)
+	if err != nil {
+		return err
+	}
+	defer hangUp()
+	for {
+		res, err := c.Admin().DeleteNamespace(s.ctx, cmd.Namespace)
+		switch {
+		case err != nil:
+			return err
+		case res.GetMore():
+			continue
+		case s.json():
+			return writeJSON(s.out, res)
+		}
+		_, err = fmt.Fprintf(s.out, "deleted %s\n", clean(cmd.Namespace))
+		return err
+	}
 }

@@ -54,6 +54,11 @@ var Methods = []Method{
 	entry(AdminService, "ListTokens", "list-tokens", Admin, Platform),
 	entry(AdminService, "RevokeToken", "revoke-token", Admin, Platform),
 	entry(AdminService, "ListNamespaces", "list-namespaces", Platform),
+	entry(AdminService, "DeleteNamespace", "delete-namespace", Platform),
+	entry(AdminService, "GetSetting", "get-setting", Inspect),
+	entry(AdminService, "ListSettings", "list-settings", Inspect),
+	entry(AdminService, "PutSetting", "put-setting", Admin),
+	entry(AdminService, "DeleteSetting", "delete-setting", Admin),
 	entry(AdminService, "ExchangeToken", "exchange-token", Platform),
 }
 

@@ -72,7 +72,8 @@ func TestScopesOfMethods(t *testing.T) {
 		"GetUsage": "inspect", "ListDeadLetters": "inspect", "GetDeadLetter": "inspect", "ListAudit": "inspect platform",
 		"DeleteDeadLetters": "admin", "ReplayDeadLetters": "admin",
 		"CreateToken": "admin platform", "ListTokens": "admin platform", "RevokeToken": "admin platform",
-		"ListNamespaces": "platform", "ExchangeToken": "platform",
+		"GetSetting": "inspect", "ListSettings": "inspect", "PutSetting": "admin", "DeleteSetting": "admin",
+		"DeleteNamespace": "platform", "ListNamespaces": "platform", "ExchangeToken": "platform",
 	}
 	plain := map[string]bool{"Enqueue": true, "EnqueueBatch": true, "SetQuota": true, "EditQuota": true, "ClearQuota": true}
 	for _, m := range auth.Methods {

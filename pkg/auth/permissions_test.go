@@ -34,6 +34,7 @@ func TestPermissions(t *testing.T) {
 			[]string{
 				"fq.v1.get-job.=3e.t3", "fq.v1.list-jobs.=3e.t3", "fq.v1.get-quota.=3e.t3", "fq.v1.get-usage.=3e.t3",
 				"fq.v1.list-dead-letters.=3e.t3", "fq.v1.get-dead-letter.=3e.t3", "fq.v1.list-audit.=3e.t3",
+				"fq.v1.get-setting.=3e.t3", "fq.v1.list-settings.=3e.t3",
 			},
 			[]string{"_INBOX.=3e.t3.>", "fqe.v1.=3e.>"},
 		},
@@ -43,6 +44,7 @@ func TestPermissions(t *testing.T) {
 				"fq.v1.set-quota.default.t4", "fq.v1.edit-quota.default.t4", "fq.v1.clear-quota.default.t4",
 				"fq.v1.delete-dead-letters.default.t4", "fq.v1.replay-dead-letters.default.t4",
 				"fq.v1.create-token.default.t4", "fq.v1.list-tokens.default.t4", "fq.v1.revoke-token.default.t4",
+				"fq.v1.put-setting.default.t4", "fq.v1.delete-setting.default.t4",
 			},
 			[]string{"_INBOX.default.t4.>"},
 		},
@@ -51,7 +53,7 @@ func TestPermissions(t *testing.T) {
 			[]string{
 				"fq.v1.get-quota.=.t5", "fq.v1.set-quota.=.t5", "fq.v1.edit-quota.=.t5", "fq.v1.clear-quota.=.t5",
 				"fq.v1.list-audit.=.t5", "fq.v1.create-token.=.t5", "fq.v1.list-tokens.=.t5", "fq.v1.revoke-token.=.t5",
-				"fq.v1.list-namespaces.=.t5", "fq.v1.exchange-token.=.t5",
+				"fq.v1.list-namespaces.=.t5", "fq.v1.delete-namespace.=.t5", "fq.v1.exchange-token.=.t5",
 			},
 			[]string{"_INBOX.=.t5.>"},
 		},

@@ -102,3 +102,35 @@ func (a Admin) Namespaces(ctx context.Context, req *flexiqv1.ListNamespacesReque
 func (a Admin) ExchangeToken(ctx context.Context, ns string) (*flexiqv1.ExchangeTokenResponse, error) {
 	return write[flexiqv1.ExchangeTokenResponse](ctx, a.c, "ExchangeToken", &flexiqv1.ExchangeTokenRequest{Namespace: ns})
 }
+
+// DeleteNamespace deletes a namespace for good, as far as one call's time
+// allows; call it again while More.
+func (a Admin) DeleteNamespace(ctx context.Context, ns string) (*flexiqv1.DeleteNamespaceResponse, error) {
+	return write[flexiqv1.DeleteNamespaceResponse](ctx, a.c, "DeleteNamespace", &flexiqv1.DeleteNamespaceRequest{Namespace: ns})
+}
+
+// GetSetting reads one setting.
+func (a Admin) GetSetting(ctx context.Context, key string) (*flexiqv1.GetSettingResponse, error) {
+	return read[flexiqv1.GetSettingResponse](ctx, a.c, "GetSetting", &flexiqv1.GetSettingRequest{Key: key})
+}
+
+// ListSettings reads one page of settings.
+func (a Admin) ListSettings(ctx context.Context, req *flexiqv1.ListSettingsRequest) (*flexiqv1.ListSettingsResponse, error) {
+	return read[flexiqv1.ListSettingsResponse](ctx, a.c, "ListSettings", req)
+}
+
+// Settings reads settings page after page. An error ends the sequence.
+func (a Admin) Settings(ctx context.Context, req *flexiqv1.ListSettingsRequest) iter.Seq2[*flexiqv1.Setting, error] {
+	return pages(ctx, req, a.ListSettings, (*flexiqv1.ListSettingsResponse).GetSettings)
+}
+
+// PutSetting writes one setting.
+func (a Admin) PutSetting(ctx context.Context, key, value string) (*flexiqv1.PutSettingResponse, error) {
+	return write[flexiqv1.PutSettingResponse](ctx, a.c, "PutSetting", &flexiqv1.PutSettingRequest{Key: key, Value: value})
+}
+
+// DeleteSetting removes one setting.
+func (a Admin) DeleteSetting(ctx context.Context, key string) error {
+	_, err := write[flexiqv1.DeleteSettingResponse](ctx, a.c, "DeleteSetting", &flexiqv1.DeleteSettingRequest{Key: key})
+	return err
+}

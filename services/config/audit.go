@@ -155,6 +155,13 @@ func refusedRecord(ctx context.Context, operation string, req proto.Message) sto
 		r = lettersRecord(ctx, operation, chosen{ids: req.GetIds(), asked: req.GetFilter()})
 	case *flexiqv1.ReplayDeadLettersRequest:
 		r = lettersRecord(ctx, operation, chosen{ids: req.GetIds(), asked: req.GetFilter()})
+	case *flexiqv1.PutSettingRequest:
+		r = refusedSetting(ctx, operation, req.GetKey(), req.GetValue())
+	case *flexiqv1.DeleteSettingRequest:
+		r = refusedSetting(ctx, operation, req.GetKey(), "")
+	case *flexiqv1.DeleteNamespaceRequest:
+		r = record(ctx, operation)
+		r.TargetKind, r.Target = targetNamespace, clip(req.GetNamespace())
 	default: // a clear, or a body that could not be read
 		r = quotaRecord(ctx, operation)
 		if isTokenVerb(operation) {

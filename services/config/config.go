@@ -26,6 +26,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"flexiq/pkg/configcache"
 	"flexiq/pkg/rpc"
 	"flexiq/pkg/store"
 )
@@ -36,10 +37,15 @@ type Config struct {
 	Process string
 	// MaxWait is how long a write with wait waits for the processes at most.
 	MaxWait time.Duration
+	// Settle is the time after which every process has noticed what the store holds.
+	Settle time.Duration
 }
 
-// DefaultConfig waits five seconds. Process has no default.
-func DefaultConfig() Config { return Config{MaxWait: 5 * time.Second} }
+// DefaultConfig waits five seconds, and lets as much time pass as caches may be
+// old. Process has no default.
+func DefaultConfig() Config {
+	return Config{MaxWait: 5 * time.Second, Settle: configcache.Validity}
+}
 
 // Store is what the service needs of the store.
 type Store interface {
@@ -48,6 +54,8 @@ type Store interface {
 	store.Trail
 	store.Jobs
 	store.Letters
+	store.Settings
+	EraseNamespace(ctx context.Context, ns string, limit int) (more bool, err error)
 }
 
 // Bus carries hints out and reports in.
@@ -126,6 +134,11 @@ func (s *Service) Methods() []rpc.Method {
 		rpc.Unary("ListTokens", s.listTokens),
 		write(s, "RevokeToken", s.revokeToken),
 		write(s, "ExchangeToken", s.exchangeToken),
+		write(s, "DeleteNamespace", s.deleteNamespace),
+		rpc.Unary("GetSetting", s.getSetting),
+		rpc.Unary("ListSettings", s.listSettings),
+		write(s, "PutSetting", s.putSetting),
+		write(s, "DeleteSetting", s.deleteSetting),
 	}
 }
 

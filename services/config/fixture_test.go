@@ -84,7 +84,7 @@ func (f *fixture) open() {
 	f.must(err)
 	f.ears, f.cut, f.stale = &ears{}, nil, nil
 	cfg := DefaultConfig()
-	cfg.Process = "self"
+	cfg.Process, cfg.Settle = "self", time.Millisecond
 	f.svc, err = New(cfg, Deps{
 		Store: f.store, Bus: f.ears, Log: zerolog.Nop(),
 		Invalidate: func(kind store.Kind, key string, _ int64) { f.stale = append(f.stale, hint{kind, key}) },

@@ -2649,6 +2649,640 @@ func (x *ExchangeTokenResponse) GetExpiresAt() *timestamppb.Timestamp {
 	return nil
 }
 
+// DeleteNamespaceRequest names the namespace to delete.
+type DeleteNamespaceRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The namespace. Required.
+	Namespace     string `protobuf:"bytes,1,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteNamespaceRequest) Reset() {
+	*x = DeleteNamespaceRequest{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteNamespaceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteNamespaceRequest) ProtoMessage() {}
+
+func (x *DeleteNamespaceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteNamespaceRequest.ProtoReflect.Descriptor instead.
+func (*DeleteNamespaceRequest) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *DeleteNamespaceRequest) GetNamespace() string {
+	if x != nil {
+		return x.Namespace
+	}
+	return ""
+}
+
+// DeleteNamespaceResponse tells how far the deletion came.
+type DeleteNamespaceResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Something is left: call again.
+	More          bool `protobuf:"varint,1,opt,name=more,proto3" json:"more,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteNamespaceResponse) Reset() {
+	*x = DeleteNamespaceResponse{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteNamespaceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteNamespaceResponse) ProtoMessage() {}
+
+func (x *DeleteNamespaceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteNamespaceResponse.ProtoReflect.Descriptor instead.
+func (*DeleteNamespaceResponse) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *DeleteNamespaceResponse) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
+}
+
+// Setting is a value that operators keep for a namespace.
+type Setting struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its key.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Its value.
+	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// One more with every write, 1 at first; a deleted setting that is written again starts anew.
+	Revision int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// When it was last written.
+	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	// Id of the token that wrote it.
+	UpdatedBy     string `protobuf:"bytes,5,opt,name=updated_by,json=updatedBy,proto3" json:"updated_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Setting) Reset() {
+	*x = Setting{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Setting) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Setting) ProtoMessage() {}
+
+func (x *Setting) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Setting.ProtoReflect.Descriptor instead.
+func (*Setting) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *Setting) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *Setting) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *Setting) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *Setting) GetUpdatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UpdatedAt
+	}
+	return nil
+}
+
+func (x *Setting) GetUpdatedBy() string {
+	if x != nil {
+		return x.UpdatedBy
+	}
+	return ""
+}
+
+// GetSettingRequest names a setting.
+type GetSettingRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its key: [a-z0-9][a-z0-9._/-]{0,199}. Required.
+	Key           string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetSettingRequest) Reset() {
+	*x = GetSettingRequest{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetSettingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetSettingRequest) ProtoMessage() {}
+
+func (x *GetSettingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetSettingRequest.ProtoReflect.Descriptor instead.
+func (*GetSettingRequest) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *GetSettingRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+// GetSettingResponse is the setting.
+type GetSettingResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its key.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Its value.
+	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// One more with every write, 1 at first; a deleted setting that is written again starts anew.
+	Revision int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// When it was last written.
+	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	// Id of the token that wrote it.
+	UpdatedBy     string `protobuf:"bytes,5,opt,name=updated_by,json=updatedBy,proto3" json:"updated_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetSettingResponse) Reset() {
+	*x = GetSettingResponse{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetSettingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetSettingResponse) ProtoMessage() {}
+
+func (x *GetSettingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetSettingResponse.ProtoReflect.Descriptor instead.
+func (*GetSettingResponse) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *GetSettingResponse) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *GetSettingResponse) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *GetSettingResponse) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *GetSettingResponse) GetUpdatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UpdatedAt
+	}
+	return nil
+}
+
+func (x *GetSettingResponse) GetUpdatedBy() string {
+	if x != nil {
+		return x.UpdatedBy
+	}
+	return ""
+}
+
+// ListSettingsRequest asks for a page of settings.
+type ListSettingsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Most settings to return, 1 to 500; a page may be shorter and still not be the last. Absent: the
+	// server's choice.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// next_page_token of the page before. Absent: the first page.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSettingsRequest) Reset() {
+	*x = ListSettingsRequest{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSettingsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSettingsRequest) ProtoMessage() {}
+
+func (x *ListSettingsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSettingsRequest.ProtoReflect.Descriptor instead.
+func (*ListSettingsRequest) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *ListSettingsRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListSettingsRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListSettingsResponse is a page of settings.
+type ListSettingsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The page, by key.
+	Settings []*Setting `protobuf:"bytes,1,rep,name=settings,proto3" json:"settings,omitempty"`
+	// Continues the list. Empty: this was the last page.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListSettingsResponse) Reset() {
+	*x = ListSettingsResponse{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListSettingsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListSettingsResponse) ProtoMessage() {}
+
+func (x *ListSettingsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListSettingsResponse.ProtoReflect.Descriptor instead.
+func (*ListSettingsResponse) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *ListSettingsResponse) GetSettings() []*Setting {
+	if x != nil {
+		return x.Settings
+	}
+	return nil
+}
+
+func (x *ListSettingsResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// PutSettingRequest writes a setting.
+type PutSettingRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its key: [a-z0-9][a-z0-9._/-]{0,199}. Required.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Its value: UTF-8 without NUL, at most 16 KiB. It is no place for secrets: the audit trail
+	// keeps old and new values.
+	Value         string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutSettingRequest) Reset() {
+	*x = PutSettingRequest{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutSettingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutSettingRequest) ProtoMessage() {}
+
+func (x *PutSettingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutSettingRequest.ProtoReflect.Descriptor instead.
+func (*PutSettingRequest) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *PutSettingRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *PutSettingRequest) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+// PutSettingResponse is the setting as it is now.
+type PutSettingResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its key.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Its value.
+	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// One more with every write, 1 at first; a deleted setting that is written again starts anew.
+	Revision int64 `protobuf:"varint,3,opt,name=revision,proto3" json:"revision,omitempty"`
+	// When it was last written.
+	UpdatedAt *timestamppb.Timestamp `protobuf:"bytes,4,opt,name=updated_at,json=updatedAt,proto3" json:"updated_at,omitempty"`
+	// Id of the token that wrote it.
+	UpdatedBy     string `protobuf:"bytes,5,opt,name=updated_by,json=updatedBy,proto3" json:"updated_by,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PutSettingResponse) Reset() {
+	*x = PutSettingResponse{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PutSettingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PutSettingResponse) ProtoMessage() {}
+
+func (x *PutSettingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PutSettingResponse.ProtoReflect.Descriptor instead.
+func (*PutSettingResponse) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *PutSettingResponse) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *PutSettingResponse) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *PutSettingResponse) GetRevision() int64 {
+	if x != nil {
+		return x.Revision
+	}
+	return 0
+}
+
+func (x *PutSettingResponse) GetUpdatedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.UpdatedAt
+	}
+	return nil
+}
+
+func (x *PutSettingResponse) GetUpdatedBy() string {
+	if x != nil {
+		return x.UpdatedBy
+	}
+	return ""
+}
+
+// DeleteSettingRequest names a setting.
+type DeleteSettingRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its key: [a-z0-9][a-z0-9._/-]{0,199}. Required.
+	Key           string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteSettingRequest) Reset() {
+	*x = DeleteSettingRequest{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteSettingRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteSettingRequest) ProtoMessage() {}
+
+func (x *DeleteSettingRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteSettingRequest.ProtoReflect.Descriptor instead.
+func (*DeleteSettingRequest) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *DeleteSettingRequest) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+// DeleteSettingResponse says that the setting is gone.
+type DeleteSettingResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteSettingResponse) Reset() {
+	*x = DeleteSettingResponse{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteSettingResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteSettingResponse) ProtoMessage() {}
+
+func (x *DeleteSettingResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteSettingResponse.ProtoReflect.Descriptor instead.
+func (*DeleteSettingResponse) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{46}
+}
+
 var File_flexiq_v1_admin_proto protoreflect.FileDescriptor
 
 const file_flexiq_v1_admin_proto_rawDesc = "" +
@@ -2875,7 +3509,50 @@ const file_flexiq_v1_admin_proto_rawDesc = "" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x129\n" +
 	"\n" +
-	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt2\xb8\t\n" +
+	"expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\texpiresAt\"6\n" +
+	"\x16DeleteNamespaceRequest\x12\x1c\n" +
+	"\tnamespace\x18\x01 \x01(\tR\tnamespace\"-\n" +
+	"\x17DeleteNamespaceResponse\x12\x12\n" +
+	"\x04more\x18\x01 \x01(\bR\x04more\"\xa7\x01\n" +
+	"\aSetting\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\x129\n" +
+	"\n" +
+	"updated_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12\x1d\n" +
+	"\n" +
+	"updated_by\x18\x05 \x01(\tR\tupdatedBy\"%\n" +
+	"\x11GetSettingRequest\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\"\xb2\x01\n" +
+	"\x12GetSettingResponse\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\x129\n" +
+	"\n" +
+	"updated_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12\x1d\n" +
+	"\n" +
+	"updated_by\x18\x05 \x01(\tR\tupdatedBy\"Q\n" +
+	"\x13ListSettingsRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"n\n" +
+	"\x14ListSettingsResponse\x12.\n" +
+	"\bsettings\x18\x01 \x03(\v2\x12.flexiq.v1.SettingR\bsettings\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\";\n" +
+	"\x11PutSettingRequest\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\"\xb2\x01\n" +
+	"\x12PutSettingResponse\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\x12\x1a\n" +
+	"\brevision\x18\x03 \x01(\x03R\brevision\x129\n" +
+	"\n" +
+	"updated_at\x18\x04 \x01(\v2\x1a.google.protobuf.TimestampR\tupdatedAt\x12\x1d\n" +
+	"\n" +
+	"updated_by\x18\x05 \x01(\tR\tupdatedBy\"(\n" +
+	"\x14DeleteSettingRequest\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\"\x17\n" +
+	"\x15DeleteSettingResponse2\xcd\f\n" +
 	"\fAdminService\x12C\n" +
 	"\bGetQuota\x12\x1a.flexiq.v1.GetQuotaRequest\x1a\x1b.flexiq.v1.GetQuotaResponse\x12C\n" +
 	"\bSetQuota\x12\x1a.flexiq.v1.SetQuotaRequest\x1a\x1b.flexiq.v1.SetQuotaResponse\x12F\n" +
@@ -2892,7 +3569,14 @@ const file_flexiq_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"ListTokens\x12\x1c.flexiq.v1.ListTokensRequest\x1a\x1d.flexiq.v1.ListTokensResponse\x12L\n" +
 	"\vRevokeToken\x12\x1d.flexiq.v1.RevokeTokenRequest\x1a\x1e.flexiq.v1.RevokeTokenResponse\x12U\n" +
-	"\x0eListNamespaces\x12 .flexiq.v1.ListNamespacesRequest\x1a!.flexiq.v1.ListNamespacesResponse\x12R\n" +
+	"\x0eListNamespaces\x12 .flexiq.v1.ListNamespacesRequest\x1a!.flexiq.v1.ListNamespacesResponse\x12X\n" +
+	"\x0fDeleteNamespace\x12!.flexiq.v1.DeleteNamespaceRequest\x1a\".flexiq.v1.DeleteNamespaceResponse\x12I\n" +
+	"\n" +
+	"GetSetting\x12\x1c.flexiq.v1.GetSettingRequest\x1a\x1d.flexiq.v1.GetSettingResponse\x12O\n" +
+	"\fListSettings\x12\x1e.flexiq.v1.ListSettingsRequest\x1a\x1f.flexiq.v1.ListSettingsResponse\x12I\n" +
+	"\n" +
+	"PutSetting\x12\x1c.flexiq.v1.PutSettingRequest\x1a\x1d.flexiq.v1.PutSettingResponse\x12R\n" +
+	"\rDeleteSetting\x12\x1f.flexiq.v1.DeleteSettingRequest\x1a .flexiq.v1.DeleteSettingResponse\x12R\n" +
 	"\rExchangeToken\x12\x1f.flexiq.v1.ExchangeTokenRequest\x1a .flexiq.v1.ExchangeTokenResponseB#Z!flexiq/pkg/api/flexiq/v1;flexiqv1b\x06proto3"
 
 var (
@@ -2907,7 +3591,7 @@ func file_flexiq_v1_admin_proto_rawDescGZIP() []byte {
 	return file_flexiq_v1_admin_proto_rawDescData
 }
 
-var file_flexiq_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_flexiq_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_flexiq_v1_admin_proto_goTypes = []any{
 	(*GetQuotaRequest)(nil),           // 0: flexiq.v1.GetQuotaRequest
 	(*GetQuotaResponse)(nil),          // 1: flexiq.v1.GetQuotaResponse
@@ -2945,93 +3629,118 @@ var file_flexiq_v1_admin_proto_goTypes = []any{
 	(*RevokeTokenResponse)(nil),       // 33: flexiq.v1.RevokeTokenResponse
 	(*ExchangeTokenRequest)(nil),      // 34: flexiq.v1.ExchangeTokenRequest
 	(*ExchangeTokenResponse)(nil),     // 35: flexiq.v1.ExchangeTokenResponse
-	(*NamespaceQuota)(nil),            // 36: flexiq.v1.NamespaceQuota
-	(*timestamppb.Timestamp)(nil),     // 37: google.protobuf.Timestamp
-	(*EnforcedBy)(nil),                // 38: flexiq.v1.EnforcedBy
-	(*QuotaPreview)(nil),              // 39: flexiq.v1.QuotaPreview
-	(*LimitUsage)(nil),                // 40: flexiq.v1.LimitUsage
-	(*AdmissionCounts)(nil),           // 41: flexiq.v1.AdmissionCounts
-	(*Job)(nil),                       // 42: flexiq.v1.Job
-	(*durationpb.Duration)(nil),       // 43: google.protobuf.Duration
+	(*DeleteNamespaceRequest)(nil),    // 36: flexiq.v1.DeleteNamespaceRequest
+	(*DeleteNamespaceResponse)(nil),   // 37: flexiq.v1.DeleteNamespaceResponse
+	(*Setting)(nil),                   // 38: flexiq.v1.Setting
+	(*GetSettingRequest)(nil),         // 39: flexiq.v1.GetSettingRequest
+	(*GetSettingResponse)(nil),        // 40: flexiq.v1.GetSettingResponse
+	(*ListSettingsRequest)(nil),       // 41: flexiq.v1.ListSettingsRequest
+	(*ListSettingsResponse)(nil),      // 42: flexiq.v1.ListSettingsResponse
+	(*PutSettingRequest)(nil),         // 43: flexiq.v1.PutSettingRequest
+	(*PutSettingResponse)(nil),        // 44: flexiq.v1.PutSettingResponse
+	(*DeleteSettingRequest)(nil),      // 45: flexiq.v1.DeleteSettingRequest
+	(*DeleteSettingResponse)(nil),     // 46: flexiq.v1.DeleteSettingResponse
+	(*NamespaceQuota)(nil),            // 47: flexiq.v1.NamespaceQuota
+	(*timestamppb.Timestamp)(nil),     // 48: google.protobuf.Timestamp
+	(*EnforcedBy)(nil),                // 49: flexiq.v1.EnforcedBy
+	(*QuotaPreview)(nil),              // 50: flexiq.v1.QuotaPreview
+	(*LimitUsage)(nil),                // 51: flexiq.v1.LimitUsage
+	(*AdmissionCounts)(nil),           // 52: flexiq.v1.AdmissionCounts
+	(*Job)(nil),                       // 53: flexiq.v1.Job
+	(*durationpb.Duration)(nil),       // 54: google.protobuf.Duration
 }
 var file_flexiq_v1_admin_proto_depIdxs = []int32{
-	36, // 0: flexiq.v1.GetQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
-	37, // 1: flexiq.v1.GetQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
-	36, // 2: flexiq.v1.SetQuotaRequest.quota:type_name -> flexiq.v1.NamespaceQuota
-	36, // 3: flexiq.v1.SetQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
-	37, // 4: flexiq.v1.SetQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
-	38, // 5: flexiq.v1.SetQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
-	39, // 6: flexiq.v1.SetQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
-	36, // 7: flexiq.v1.EditQuotaRequest.quota:type_name -> flexiq.v1.NamespaceQuota
-	36, // 8: flexiq.v1.EditQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
-	37, // 9: flexiq.v1.EditQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
-	38, // 10: flexiq.v1.EditQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
-	39, // 11: flexiq.v1.EditQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
-	36, // 12: flexiq.v1.ClearQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
-	37, // 13: flexiq.v1.ClearQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
-	38, // 14: flexiq.v1.ClearQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
-	39, // 15: flexiq.v1.ClearQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
-	40, // 16: flexiq.v1.GetUsageResponse.limits:type_name -> flexiq.v1.LimitUsage
-	41, // 17: flexiq.v1.GetUsageResponse.last_minute:type_name -> flexiq.v1.AdmissionCounts
+	47, // 0: flexiq.v1.GetQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
+	48, // 1: flexiq.v1.GetQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
+	47, // 2: flexiq.v1.SetQuotaRequest.quota:type_name -> flexiq.v1.NamespaceQuota
+	47, // 3: flexiq.v1.SetQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
+	48, // 4: flexiq.v1.SetQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
+	49, // 5: flexiq.v1.SetQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
+	50, // 6: flexiq.v1.SetQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
+	47, // 7: flexiq.v1.EditQuotaRequest.quota:type_name -> flexiq.v1.NamespaceQuota
+	47, // 8: flexiq.v1.EditQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
+	48, // 9: flexiq.v1.EditQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
+	49, // 10: flexiq.v1.EditQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
+	50, // 11: flexiq.v1.EditQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
+	47, // 12: flexiq.v1.ClearQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
+	48, // 13: flexiq.v1.ClearQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
+	49, // 14: flexiq.v1.ClearQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
+	50, // 15: flexiq.v1.ClearQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
+	51, // 16: flexiq.v1.GetUsageResponse.limits:type_name -> flexiq.v1.LimitUsage
+	52, // 17: flexiq.v1.GetUsageResponse.last_minute:type_name -> flexiq.v1.AdmissionCounts
 	10, // 18: flexiq.v1.GetUsageResponse.last_sweep:type_name -> flexiq.v1.LastSweep
-	37, // 19: flexiq.v1.LastSweep.time:type_name -> google.protobuf.Timestamp
+	48, // 19: flexiq.v1.LastSweep.time:type_name -> google.protobuf.Timestamp
 	13, // 20: flexiq.v1.ListNamespacesResponse.namespaces:type_name -> flexiq.v1.NamespaceUsage
 	9,  // 21: flexiq.v1.NamespaceUsage.usage:type_name -> flexiq.v1.GetUsageResponse
 	15, // 22: flexiq.v1.ListDeadLettersRequest.filter:type_name -> flexiq.v1.DeadLetterFilter
-	37, // 23: flexiq.v1.DeadLetterFilter.before:type_name -> google.protobuf.Timestamp
-	42, // 24: flexiq.v1.ListDeadLettersResponse.dead_letters:type_name -> flexiq.v1.Job
-	42, // 25: flexiq.v1.GetDeadLetterResponse.dead_letter:type_name -> flexiq.v1.Job
+	48, // 23: flexiq.v1.DeadLetterFilter.before:type_name -> google.protobuf.Timestamp
+	53, // 24: flexiq.v1.ListDeadLettersResponse.dead_letters:type_name -> flexiq.v1.Job
+	53, // 25: flexiq.v1.GetDeadLetterResponse.dead_letter:type_name -> flexiq.v1.Job
 	15, // 26: flexiq.v1.DeleteDeadLettersRequest.filter:type_name -> flexiq.v1.DeadLetterFilter
 	15, // 27: flexiq.v1.ReplayDeadLettersRequest.filter:type_name -> flexiq.v1.DeadLetterFilter
 	23, // 28: flexiq.v1.ReplayDeadLettersResponse.reasons:type_name -> flexiq.v1.ReplayReason
-	43, // 29: flexiq.v1.ReplayDeadLettersResponse.retry_after:type_name -> google.protobuf.Duration
-	37, // 30: flexiq.v1.ReplayDeadLettersResponse.time:type_name -> google.protobuf.Timestamp
-	37, // 31: flexiq.v1.ListAuditRequest.since:type_name -> google.protobuf.Timestamp
+	54, // 29: flexiq.v1.ReplayDeadLettersResponse.retry_after:type_name -> google.protobuf.Duration
+	48, // 30: flexiq.v1.ReplayDeadLettersResponse.time:type_name -> google.protobuf.Timestamp
+	48, // 31: flexiq.v1.ListAuditRequest.since:type_name -> google.protobuf.Timestamp
 	26, // 32: flexiq.v1.ListAuditResponse.records:type_name -> flexiq.v1.AuditRecord
-	37, // 33: flexiq.v1.AuditRecord.time:type_name -> google.protobuf.Timestamp
-	43, // 34: flexiq.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	37, // 35: flexiq.v1.CreateTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
+	48, // 33: flexiq.v1.AuditRecord.time:type_name -> google.protobuf.Timestamp
+	54, // 34: flexiq.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	48, // 35: flexiq.v1.CreateTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
 	31, // 36: flexiq.v1.ListTokensResponse.tokens:type_name -> flexiq.v1.TokenInfo
-	37, // 37: flexiq.v1.TokenInfo.created_at:type_name -> google.protobuf.Timestamp
-	37, // 38: flexiq.v1.TokenInfo.expires_at:type_name -> google.protobuf.Timestamp
-	37, // 39: flexiq.v1.TokenInfo.revoked_at:type_name -> google.protobuf.Timestamp
-	37, // 40: flexiq.v1.TokenInfo.last_used_at:type_name -> google.protobuf.Timestamp
-	37, // 41: flexiq.v1.ExchangeTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
-	0,  // 42: flexiq.v1.AdminService.GetQuota:input_type -> flexiq.v1.GetQuotaRequest
-	2,  // 43: flexiq.v1.AdminService.SetQuota:input_type -> flexiq.v1.SetQuotaRequest
-	4,  // 44: flexiq.v1.AdminService.EditQuota:input_type -> flexiq.v1.EditQuotaRequest
-	6,  // 45: flexiq.v1.AdminService.ClearQuota:input_type -> flexiq.v1.ClearQuotaRequest
-	8,  // 46: flexiq.v1.AdminService.GetUsage:input_type -> flexiq.v1.GetUsageRequest
-	14, // 47: flexiq.v1.AdminService.ListDeadLetters:input_type -> flexiq.v1.ListDeadLettersRequest
-	17, // 48: flexiq.v1.AdminService.GetDeadLetter:input_type -> flexiq.v1.GetDeadLetterRequest
-	19, // 49: flexiq.v1.AdminService.DeleteDeadLetters:input_type -> flexiq.v1.DeleteDeadLettersRequest
-	21, // 50: flexiq.v1.AdminService.ReplayDeadLetters:input_type -> flexiq.v1.ReplayDeadLettersRequest
-	24, // 51: flexiq.v1.AdminService.ListAudit:input_type -> flexiq.v1.ListAuditRequest
-	27, // 52: flexiq.v1.AdminService.CreateToken:input_type -> flexiq.v1.CreateTokenRequest
-	29, // 53: flexiq.v1.AdminService.ListTokens:input_type -> flexiq.v1.ListTokensRequest
-	32, // 54: flexiq.v1.AdminService.RevokeToken:input_type -> flexiq.v1.RevokeTokenRequest
-	11, // 55: flexiq.v1.AdminService.ListNamespaces:input_type -> flexiq.v1.ListNamespacesRequest
-	34, // 56: flexiq.v1.AdminService.ExchangeToken:input_type -> flexiq.v1.ExchangeTokenRequest
-	1,  // 57: flexiq.v1.AdminService.GetQuota:output_type -> flexiq.v1.GetQuotaResponse
-	3,  // 58: flexiq.v1.AdminService.SetQuota:output_type -> flexiq.v1.SetQuotaResponse
-	5,  // 59: flexiq.v1.AdminService.EditQuota:output_type -> flexiq.v1.EditQuotaResponse
-	7,  // 60: flexiq.v1.AdminService.ClearQuota:output_type -> flexiq.v1.ClearQuotaResponse
-	9,  // 61: flexiq.v1.AdminService.GetUsage:output_type -> flexiq.v1.GetUsageResponse
-	16, // 62: flexiq.v1.AdminService.ListDeadLetters:output_type -> flexiq.v1.ListDeadLettersResponse
-	18, // 63: flexiq.v1.AdminService.GetDeadLetter:output_type -> flexiq.v1.GetDeadLetterResponse
-	20, // 64: flexiq.v1.AdminService.DeleteDeadLetters:output_type -> flexiq.v1.DeleteDeadLettersResponse
-	22, // 65: flexiq.v1.AdminService.ReplayDeadLetters:output_type -> flexiq.v1.ReplayDeadLettersResponse
-	25, // 66: flexiq.v1.AdminService.ListAudit:output_type -> flexiq.v1.ListAuditResponse
-	28, // 67: flexiq.v1.AdminService.CreateToken:output_type -> flexiq.v1.CreateTokenResponse
-	30, // 68: flexiq.v1.AdminService.ListTokens:output_type -> flexiq.v1.ListTokensResponse
-	33, // 69: flexiq.v1.AdminService.RevokeToken:output_type -> flexiq.v1.RevokeTokenResponse
-	12, // 70: flexiq.v1.AdminService.ListNamespaces:output_type -> flexiq.v1.ListNamespacesResponse
-	35, // 71: flexiq.v1.AdminService.ExchangeToken:output_type -> flexiq.v1.ExchangeTokenResponse
-	57, // [57:72] is the sub-list for method output_type
-	42, // [42:57] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	48, // 37: flexiq.v1.TokenInfo.created_at:type_name -> google.protobuf.Timestamp
+	48, // 38: flexiq.v1.TokenInfo.expires_at:type_name -> google.protobuf.Timestamp
+	48, // 39: flexiq.v1.TokenInfo.revoked_at:type_name -> google.protobuf.Timestamp
+	48, // 40: flexiq.v1.TokenInfo.last_used_at:type_name -> google.protobuf.Timestamp
+	48, // 41: flexiq.v1.ExchangeTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
+	48, // 42: flexiq.v1.Setting.updated_at:type_name -> google.protobuf.Timestamp
+	48, // 43: flexiq.v1.GetSettingResponse.updated_at:type_name -> google.protobuf.Timestamp
+	38, // 44: flexiq.v1.ListSettingsResponse.settings:type_name -> flexiq.v1.Setting
+	48, // 45: flexiq.v1.PutSettingResponse.updated_at:type_name -> google.protobuf.Timestamp
+	0,  // 46: flexiq.v1.AdminService.GetQuota:input_type -> flexiq.v1.GetQuotaRequest
+	2,  // 47: flexiq.v1.AdminService.SetQuota:input_type -> flexiq.v1.SetQuotaRequest
+	4,  // 48: flexiq.v1.AdminService.EditQuota:input_type -> flexiq.v1.EditQuotaRequest
+	6,  // 49: flexiq.v1.AdminService.ClearQuota:input_type -> flexiq.v1.ClearQuotaRequest
+	8,  // 50: flexiq.v1.AdminService.GetUsage:input_type -> flexiq.v1.GetUsageRequest
+	14, // 51: flexiq.v1.AdminService.ListDeadLetters:input_type -> flexiq.v1.ListDeadLettersRequest
+	17, // 52: flexiq.v1.AdminService.GetDeadLetter:input_type -> flexiq.v1.GetDeadLetterRequest
+	19, // 53: flexiq.v1.AdminService.DeleteDeadLetters:input_type -> flexiq.v1.DeleteDeadLettersRequest
+	21, // 54: flexiq.v1.AdminService.ReplayDeadLetters:input_type -> flexiq.v1.ReplayDeadLettersRequest
+	24, // 55: flexiq.v1.AdminService.ListAudit:input_type -> flexiq.v1.ListAuditRequest
+	27, // 56: flexiq.v1.AdminService.CreateToken:input_type -> flexiq.v1.CreateTokenRequest
+	29, // 57: flexiq.v1.AdminService.ListTokens:input_type -> flexiq.v1.ListTokensRequest
+	32, // 58: flexiq.v1.AdminService.RevokeToken:input_type -> flexiq.v1.RevokeTokenRequest
+	11, // 59: flexiq.v1.AdminService.ListNamespaces:input_type -> flexiq.v1.ListNamespacesRequest
+	36, // 60: flexiq.v1.AdminService.DeleteNamespace:input_type -> flexiq.v1.DeleteNamespaceRequest
+	39, // 61: flexiq.v1.AdminService.GetSetting:input_type -> flexiq.v1.GetSettingRequest
+	41, // 62: flexiq.v1.AdminService.ListSettings:input_type -> flexiq.v1.ListSettingsRequest
+	43, // 63: flexiq.v1.AdminService.PutSetting:input_type -> flexiq.v1.PutSettingRequest
+	45, // 64: flexiq.v1.AdminService.DeleteSetting:input_type -> flexiq.v1.DeleteSettingRequest
+	34, // 65: flexiq.v1.AdminService.ExchangeToken:input_type -> flexiq.v1.ExchangeTokenRequest
+	1,  // 66: flexiq.v1.AdminService.GetQuota:output_type -> flexiq.v1.GetQuotaResponse
+	3,  // 67: flexiq.v1.AdminService.SetQuota:output_type -> flexiq.v1.SetQuotaResponse
+	5,  // 68: flexiq.v1.AdminService.EditQuota:output_type -> flexiq.v1.EditQuotaResponse
+	7,  // 69: flexiq.v1.AdminService.ClearQuota:output_type -> flexiq.v1.ClearQuotaResponse
+	9,  // 70: flexiq.v1.AdminService.GetUsage:output_type -> flexiq.v1.GetUsageResponse
+	16, // 71: flexiq.v1.AdminService.ListDeadLetters:output_type -> flexiq.v1.ListDeadLettersResponse
+	18, // 72: flexiq.v1.AdminService.GetDeadLetter:output_type -> flexiq.v1.GetDeadLetterResponse
+	20, // 73: flexiq.v1.AdminService.DeleteDeadLetters:output_type -> flexiq.v1.DeleteDeadLettersResponse
+	22, // 74: flexiq.v1.AdminService.ReplayDeadLetters:output_type -> flexiq.v1.ReplayDeadLettersResponse
+	25, // 75: flexiq.v1.AdminService.ListAudit:output_type -> flexiq.v1.ListAuditResponse
+	28, // 76: flexiq.v1.AdminService.CreateToken:output_type -> flexiq.v1.CreateTokenResponse
+	30, // 77: flexiq.v1.AdminService.ListTokens:output_type -> flexiq.v1.ListTokensResponse
+	33, // 78: flexiq.v1.AdminService.RevokeToken:output_type -> flexiq.v1.RevokeTokenResponse
+	12, // 79: flexiq.v1.AdminService.ListNamespaces:output_type -> flexiq.v1.ListNamespacesResponse
+	37, // 80: flexiq.v1.AdminService.DeleteNamespace:output_type -> flexiq.v1.DeleteNamespaceResponse
+	40, // 81: flexiq.v1.AdminService.GetSetting:output_type -> flexiq.v1.GetSettingResponse
+	42, // 82: flexiq.v1.AdminService.ListSettings:output_type -> flexiq.v1.ListSettingsResponse
+	44, // 83: flexiq.v1.AdminService.PutSetting:output_type -> flexiq.v1.PutSettingResponse
+	46, // 84: flexiq.v1.AdminService.DeleteSetting:output_type -> flexiq.v1.DeleteSettingResponse
+	35, // 85: flexiq.v1.AdminService.ExchangeToken:output_type -> flexiq.v1.ExchangeTokenResponse
+	66, // [66:86] is the sub-list for method output_type
+	46, // [46:66] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_flexiq_v1_admin_proto_init() }
@@ -3052,7 +3761,7 @@ func file_flexiq_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_flexiq_v1_admin_proto_rawDesc), len(file_flexiq_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   36,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
