@@ -251,7 +251,7 @@ func admitReturned(f *fixture) {
 // in its namespace and in others, are admitted.
 func admitPoisoned(f *fixture) {
 	if f.backend.Poison == nil {
-		f.Skip("this database cannot be made to refuse an insert")
+		f.Skip("this database refuses all of a namespace or nothing: see the backend's own test")
 	}
 	f.put("a", `{"max_pending":10,"enqueue_rate":"8/h"}`)
 	heal := f.backend.Poison(f, f.address, "poison")

@@ -50,7 +50,9 @@ type Backend struct {
 	Drifts map[string]func(t testing.TB, address, namespace string)
 
 	// Poison makes the database itself refuse to insert jobs of the given task,
-	// until heal is called. Nil where a database cannot be made to.
+	// until heal is called. Nil where the database takes all of a namespace's
+	// calls in one step, and so cannot refuse one alone: such a backend tests
+	// itself that what is refused of a namespace costs nothing.
 	Poison func(t testing.TB, address, task string) (heal func())
 }
 
