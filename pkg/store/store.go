@@ -49,8 +49,10 @@ type Store interface {
 	Dispatch
 	Jobs
 	Letters
+	Insight
 	Quotas
 	Settings
+	Overrides
 	Tokens
 	Schedules
 	Triggers
@@ -152,7 +154,9 @@ type Dispatch interface {
 	// A want gets up to Max jobs of its queues, in the order priority (highest
 	// first), run_at, id, that are due now, as many as the least room of its
 	// caps allows: the number of running jobs of the namespace never passes
-	// MaxRunning through it. A granted job is running, its attempt counted, its
+	// MaxRunning through it, nor that of a queue or task the MaxConcurrent of its
+	// override, and nothing of what is paused starts. What one cap holds back never
+	// keeps others from running. A granted job is running, its attempt counted, its
 	// lease set. The payloads of one grant are at most MaxBytes together, but
 	// one job is given whatever its size. No work is an empty grant.
 	Turn(ctx context.Context, settlements []Settlement, wants []Want) ([]Settled, []Grant, error)
@@ -188,10 +192,13 @@ type Want struct {
 type Grant struct {
 	Err  error // ErrStale, what the database refused of this want alone, or nil
 	Jobs []Leased
-	// AtCap tells that due work was left because the namespace was at its cap.
-	AtCap bool
-	// NextAt is when the next job of the queues becomes due, zero when none
-	// waits for its time. It is set when Jobs is empty.
+	// Held names what kept due jobs of the queues back, each once, by What and
+	// Name: what is paused or at its cap now, and MaxRunning where nothing else
+	// did. It is set when fewer than Max were given and MaxBytes did not stop it.
+	Held []Hold
+	// NextAt is when the next job of the queues becomes due that no pause and no
+	// cap of a queue or task holds, zero when none waits for its time. It is set
+	// when Jobs is empty.
 	NextAt time.Time
 }
 
@@ -383,7 +390,7 @@ type Quotas interface {
 	// refused, and returns the present document with REVISION_MISMATCH.
 	PutQuota(ctx context.Context, c QuotaChange) (Document, error)
 
-	// Changes tells what was written to quotas and tokens after the change
+	// Changes tells what was written to quotas, overrides and tokens after the change
 	// number since, oldest first, each object once, whoever wrote it; Latest is
 	// the number to continue from.
 	Changes(ctx context.Context, since int64, limit int) (Changes, error)
@@ -416,6 +423,7 @@ const (
 	KindQuota        Kind = "quota"         // Key is the namespace
 	KindDefaultQuota Kind = "default_quota" // Key is empty
 	KindToken        Kind = "token"         // Key is the token id
+	KindOverride     Kind = "override"      // Key is the namespace
 )
 
 // Change names a changed object.

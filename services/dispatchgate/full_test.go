@@ -20,7 +20,11 @@ func TestFullNamespaceIsCheap(t *testing.T) {
 			s.grant = func(w store.Want) store.Grant {
 				n := min(slots, w.Max)
 				slots -= n
-				return store.Grant{Jobs: make([]store.Leased, n), AtCap: slots == 0}
+				g := store.Grant{Jobs: make([]store.Leased, n)}
+				if slots == 0 {
+					g.Held = []store.Hold{{What: store.HoldMaxRunning}}
+				}
+				return g
 			}
 			s.ready = func(store.Interest) store.Readiness { return store.Readiness{Ready: true} }
 		})

@@ -68,7 +68,7 @@ func (w *world) grant(want store.Want) store.Grant {
 	for _, q := range queues {
 		for len(g.Jobs) < want.Max && w.due[want.Namespace][q] > 0 {
 			if w.running[want.Namespace] >= int(w.limit[want.Namespace]) {
-				g.AtCap = true
+				g.Held = []store.Hold{{What: store.HoldMaxRunning}}
 				return g
 			}
 			w.due[want.Namespace][q]--

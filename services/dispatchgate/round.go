@@ -207,7 +207,7 @@ func (r *room) result(picked []*waiter, grants []store.Grant, err error, now tim
 
 func (r *room) granted(w *waiter, g *store.Grant) {
 	v := &w.line.verdict
-	v.capped = v.capped || g.AtCap
+	v.capped = v.capped || len(g.Held) > 0
 	if len(g.Jobs) == 0 {
 		v.drained, v.nextAt = true, g.NextAt
 		return

@@ -18,7 +18,7 @@ func TestAtCap(t *testing.T) {
 	h := newHall(t)
 	first, second := h.enter("a", time.Minute), h.enter("a", time.Minute)
 	picked := h.pickAll()
-	h.result(picked, []store.Grant{{Jobs: make([]store.Leased, 1), AtCap: true}}, nil, h.now)
+	h.result(picked, []store.Grant{{Jobs: make([]store.Leased, 1), Held: []store.Hold{{What: store.HoldMaxRunning}}}}, nil, h.now)
 	h.collect()
 	h.wantAnswered(first, 1, nil)
 	if len(h.pickAll()) != 0 {

@@ -193,7 +193,7 @@ func TestLookRoundIsOneCall(t *testing.T) {
 				if w.Namespace != "ns-7" {
 					t.Errorf("the store is asked for %s", w.Namespace)
 				}
-				return store.Grant{AtCap: true}
+				return store.Grant{Held: []store.Hold{{What: store.HoldMaxRunning}}}
 			}
 		})
 		time.Sleep(3 * time.Second)

@@ -88,7 +88,7 @@ func (a *admission) run(ctx context.Context, l locking) (missed []int, err error
 			a.out[unit] = plan.Outcomes[i]
 		}
 		if plan.Writes() {
-			plans = append(plans, decided{name, plan})
+			plans = append(plans, decided{name, sp.laned, plan})
 		}
 	}
 	return missed, a.carryOut(ctx, plans, tells, snapshot.Now)
@@ -96,7 +96,8 @@ func (a *admission) run(ctx context.Context, l locking) (missed []int, err error
 
 // decided is what to write in a namespace.
 type decided struct {
-	ns string
+	ns    string
+	laned []string // tasks
 	*admit.Plan
 }
 
@@ -117,7 +118,7 @@ func (a *admission) carryOut(ctx context.Context, plans []decided, tells bool, n
 	var moving fired
 	for _, p := range plans {
 		for i := range p.Live {
-			live.add(&p.Live[i])
+			live.addLive(&p.Live[i], p.laned)
 		}
 		for i := range p.Shed {
 			shed.add(&p.Shed[i])

@@ -38,6 +38,8 @@ type round struct {
 	lease                []int64 // in microseconds
 	from, to             []int32 // in queues; from > to means all
 	queues               []string
+
+	stopped bool // some want came to a cap in the middle
 }
 
 // unlimited stands for no max_running.
@@ -128,21 +130,24 @@ func dueAndNext(array, now string) string {
 // write queues the claims.
 func (c *claims) write(b *batch, now time.Time) {
 	for _, r := range c.rounds {
-		b.each(claimJobs, c.take, r.at, r.ns, r.worker, r.most, r.bytes, r.running, r.lease, r.from, r.to, r.queues, micros(now))
+		b.each(claimJobs, func(scan func(...any) error) error {
+			_, _, err := c.take(scan)
+			return err
+		}, r.at, r.ns, r.worker, r.most, r.bytes, r.running, r.lease, r.from, r.to, r.queues, micros(now))
 		b.each(left, func(scan func(...any) error) error { return c.leave(scan) }, r.at, r.ns, r.from, r.to, r.queues, micros(now))
 	}
 }
 
-// take scans a claimed job.
-func (c *claims) take(scan func(...any) error) error {
+// take scans a claimed job, with more after its lease.
+func (c *claims) take(scan func(...any) error, more ...any) (at int32, n int64, err error) {
 	var r jobRow
-	var at, aside int32
-	var n, expires int64
+	var aside int32
+	var expires int64
 	var lease [16]byte
 	var inline, body []byte
-	dests := append([]any{&at, &n, &lease, &expires}, r.dests(&aside, &inline, &body)...)
+	dests := append(append([]any{&at, &n, &lease, &expires}, more...), r.dests(&aside, &inline, &body)...)
 	if err := scan(dests...); err != nil {
-		return err
+		return 0, 0, err
 	}
 	j := r.take()
 	if j.Payload = inline; aside > 0 {
@@ -150,7 +155,7 @@ func (c *claims) take(scan func(...any) error) error {
 	}
 	g := c.grants[at]
 	g.Jobs = append(g.Jobs, store.Leased{Job: *j, Lease: uuid.UUID(lease).String(), ExpiresAt: instant(expires)})
-	return nil
+	return at, n, nil
 }
 
 // leave scans what is left for a want.
@@ -165,7 +170,9 @@ func (c *claims) leave(scan func(...any) error) error {
 	got := int64(len(g.Jobs))
 	if w.MaxRunning != nil {
 		room := max(0, *w.MaxRunning-(running-got))
-		g.AtCap = due && room < int64(w.Max) && got == room
+		if due && room < int64(w.Max) && got == room {
+			g.Held = []store.Hold{{What: store.HoldMaxRunning}}
+		}
 	}
 	if got == 0 {
 		g.NextAt = instant(next)

@@ -106,7 +106,7 @@ func (r *replay) run(ctx context.Context, l locking) error {
 	if !moves.Writes() {
 		return nil
 	}
-	return r.carryOut(ctx, moves, snapshot.Now)
+	return r.carryOut(ctx, moves, sp.laned, snapshot.Now)
 }
 
 // holders reads who has the keys of the letters.
@@ -137,14 +137,14 @@ func (r *replay) holders(ctx context.Context, s *admit.Snapshot) error {
 	})
 }
 
-func (r *replay) carryOut(ctx context.Context, m *admit.Moves, now time.Time) error {
+func (r *replay) carryOut(ctx context.Context, m *admit.Moves, laned []string, now time.Time) error {
 	var live inserts
 	var retries []int32 // of those that have some
 	var retried [][16]byte
 	var from, asideFrom, asideTo [][16]byte
 	for i := range m.Live {
 		row := &m.Live[i]
-		live.add(row)
+		live.addLive(row, laned)
 		if n := row.Job.AutoRetries; n > 0 {
 			retried, retries = append(retried, live.id[i]), append(retries, n)
 		}

@@ -41,6 +41,7 @@ var erasable = []stmt{
 	erasing("payloads", "ns = $1", "ns, id"),
 	erasing("signatures", "namespace = $1", "namespace, signature"),
 	erasing("settings", "scope = $1", "scope, key"),
+	erasing("overrides", "ns = $1", "ns, kind, name"),
 	erasing("audit", "namespace between $1 and $1", "namespace, number"), // by = it would walk all numbers of a small trail
 }
 
@@ -50,6 +51,7 @@ var lastErased = []stmt{
 	statement(`delete from flexiq.usage where ns = $1`),
 	statement(`delete from flexiq.history where ns = $1`),
 	statement(`delete from flexiq.buckets where ns = $1`),
+	endRelabel,
 	statement(`delete from flexiq.namespaces where name = $1`),
 	// Tells every process, also when there was no document.
 	statement(`select flexiq.note('quota', $1)`),

@@ -14,6 +14,9 @@ const examineTimeout = 10 * time.Minute
 const jobsOfAll = `(select id, aside from flexiq.jobs where ns = $1 union all select id, aside from flexiq.archive where ns = $1
 	union all select id, aside from flexiq.dead_letters where ns = $1) j`
 
+// ownLane is where a job belongs, unless its namespace is moving jobs between lanes.
+const ownLane = `coalesce((select name from flexiq.overrides o where o.ns = $1 and o.kind = 'task' and o.name = jobs.task and (o.max_concurrent is not null or o.paused)), '')`
+
 // examination gives the findings of one snapshot: defect, where, kept, counted.
 // A lane without jobs may keep its row, with counts of zero.
 var examination = statement(`with
@@ -43,6 +46,8 @@ var examination = statement(`with
 	union all select 'missing', name, 0, 1 from named where not row
 	union all select 'misplaced', 'front of ' || name, 1, 0 from named
 		where row and pending + running > 0 and (front_at is distinct from run_at or front_id is distinct from id)
+	union all select 'misplaced', 'jobs in lanes of others', count(*), 0 from flexiq.jobs
+		where ns = $1 and lane <> ` + ownLane + ` and not exists (select from flexiq.relabels where ns = $1) having count(*) > 0
 	union all select 'stray', 'payloads', count(*), 0 from (select id from flexiq.payloads where ns = $1
 		except select id from ` + jobsOfAll + ` where aside > 0) x having count(*) > 0
 	union all select 'broken', 'jobs without their payload', 0, count(*) from (select id from ` + jobsOfAll + ` where aside > 0
@@ -55,6 +60,7 @@ var holdOne = statement(`select flexiq.hold(array[$1::text])`)
 // mends make everything so that a namespace's jobs do not say themselves. They
 // run one after the other under the namespace's lock.
 var mends = []stmt{
+	statement(`update flexiq.jobs set lane = ` + ownLane + ` where ns = $1 and lane <> ` + ownLane),
 	statement(`insert into flexiq.usage (ns, pending, running)
 		select $1, count(*) filter (where state = 0), count(*) filter (where state = 1) from flexiq.jobs where ns = $1
 		on conflict (ns) do update set pending = excluded.pending, running = excluded.running`),

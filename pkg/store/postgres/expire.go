@@ -8,9 +8,18 @@ import (
 	"flexiq/pkg/store"
 )
 
-// Expire implements [store.Dispatch]. Leases of a namespace whose lock is held
-// are left to the next call, and do not hide those of others from this one.
+// Expire implements [store.Dispatch].
 func (s *Store) Expire(ctx context.Context, limit int) ([]store.Ended, error) {
+	out, err := s.expire(ctx, limit)
+	if err == nil {
+		s.relabelLeft(ctx)
+	}
+	return out, err
+}
+
+// expire ends attempts. Leases of a namespace whose lock is held are left to the
+// next call, and do not hide those of others from this one.
+func (s *Store) expire(ctx context.Context, limit int) ([]store.Ended, error) {
 	var out []store.Ended
 	held := []string{} // namespaces
 	for len(out) < limit {

@@ -1,6 +1,8 @@
 package postgres
 
 import (
+	"slices"
+
 	"flexiq/pkg/store/admit"
 )
 
@@ -13,6 +15,8 @@ type inserts struct {
 	runAt, timeout, base, most, created, window, wait                          []int64
 	attempts, aside                                                            []int32
 	payload                                                                    [][]byte
+
+	lane []string // of pending jobs
 
 	asideNS   []string // payloads kept aside
 	asideID   [][16]byte
@@ -42,6 +46,16 @@ func (n *inserts) add(r *admit.Row) {
 	n.err, n.deadMetadata = append(n.err, j.Error), append(n.deadMetadata, object(j.DeadMetadata))
 }
 
+// addLive adds a pending job, whose lane is its task if that is laned.
+func (n *inserts) addLive(r *admit.Row, laned []string) {
+	n.add(r)
+	lane := ""
+	if slices.Contains(laned, r.Job.Task) {
+		lane = r.Job.Task
+	}
+	n.lane = append(n.lane, lane)
+}
+
 const (
 	newColumns = `ns, id, queue, task, rank, run_at, max_attempts, timeout, backoff_base, backoff_max, created_at, unique_key,
 		debounce_key, debounce_window, debounce_max_wait, origin, enqueued_by, metadata, fingerprint, form, aside, payload`
@@ -51,7 +65,7 @@ const (
 )
 
 var (
-	insertLive = statement(`insert into flexiq.jobs (state, ` + newColumns + `) select 0, * from unnest(` + newArrays + `)`)
+	insertLive = statement(`insert into flexiq.jobs (state, ` + newColumns + `, lane) select 0, * from unnest(` + newArrays + `, $23::text[])`)
 	insertShed = statement(`insert into flexiq.dead_letters (shed, attempt, started_at, settled_as, finished_at, ` + newColumns + `, error, dead_metadata)
 		select true, 0, 0, '', u.created_at, u.* from unnest(` + newArrays + `, $23::text[], $24::text[])
 		u(` + newColumns + `, error, dead_metadata)`)
@@ -78,7 +92,7 @@ func (n *inserts) columns(more ...any) []any {
 // insert queues the insertion of pending jobs.
 func (n *inserts) insert(b *batch) {
 	if len(n.ns) > 0 {
-		b.exec(insertLive, n.columns()...)
+		b.exec(insertLive, n.columns(n.lane)...)
 		n.putAside(b)
 	}
 }

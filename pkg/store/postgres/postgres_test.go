@@ -53,6 +53,7 @@ var backend = storetest.Backend{
 		"a front too late":      "update flexiq.lanes set front_at = front_at + 1 where ns = $1",
 		"a front of no job":     "update flexiq.lanes set front_id = gen_random_uuid() where ns = $1",
 		"a lane without front":  "update flexiq.lanes set front_at = null, front_id = null where ns = $1",
+		"jobs in another lane":  "update flexiq.jobs set lane = 'x' where ns = $1",
 		"a payload without job": "insert into flexiq.payloads (ns, id, body) values ($1, gen_random_uuid(), 'x')",
 		"a payload in two places": `insert into flexiq.payloads (ns, id, body)
 			select ns, id, 'x' from flexiq.jobs where ns = $1 and aside = 0 limit 1`,

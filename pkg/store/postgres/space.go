@@ -42,22 +42,39 @@ type space struct {
 	pending     int64
 	running     int64
 	bucket      quota.Bucket
+	holds       bool     // overrides hold queues or tasks
+	laned       []string // the tasks among those
+	rooms       []int64  // how many more jobs may run under each cap, negative where more do
+	relabelling bool     // its jobs move between lanes
 }
 
 // selectSpaces reads namespaces whether they have rows or not, and the time.
 var selectSpaces = statement(`select ` + spaceColumns + fromSpaces)
 
-const (
+var (
 	spaceColumns = `u.name, coalesce(n.quota_revision, 0), coalesce(n.has_document, false), i.default_revision,
 		coalesce(c.pending, 0), coalesce(c.running, 0),
-		coalesce(b.rate_count, 0), coalesce(b.rate_unit, 0), coalesce(b.level, 0), coalesce(b.level_at, 0), ` + clock
+		coalesce(b.rate_count, 0), coalesce(b.rate_unit, 0), coalesce(b.level, 0), coalesce(b.level_at, 0),
+		o.holds > 0, o.laned, o.rooms, coalesce(r.relabelling, false), ` + clock
 	fromSpaces = ` from unnest($1::text[]) with ordinality u(name, at)` + joinSpaces
 	joinSpaces = `
 		cross join (select default_revision from flexiq.installation where single) i
 		left join lateral (select quota_revision, has_document from flexiq.namespaces where name = u.name limit 1) n on true
 		left join lateral (select pending, running from flexiq.usage where ns = u.name limit 1) c on true
-		left join lateral (select rate_count, rate_unit, level, level_at from flexiq.buckets where ns = u.name limit 1) b on true`
+		left join lateral (select rate_count, rate_unit, level, level_at from flexiq.buckets where ns = u.name limit 1) b on true
+		left join lateral (select true as relabelling from flexiq.relabels where ns = u.name limit 1) r on true
+		cross join lateral (
+			select count(*) as holds, array_agg(name) filter (where kind = 'task') as laned,
+				array_agg(max_concurrent - ` + runningUnder("u.name") + `) filter (where paused is not true) as rooms
+			from flexiq.overrides o where ns = u.name and (max_concurrent is not null or paused)
+		) o`
 )
+
+// runningUnder counts the running jobs of a namespace that count for the override o.
+func runningUnder(ns string) string {
+	return `case o.kind when 'queue' then (select coalesce(sum(running), 0)::bigint from flexiq.lanes where ns = ` + ns + ` and queue = o.name)
+		else (select coalesce(sum(running), 0)::bigint from flexiq.lanes where ns = ` + ns + ` and lane = o.name and lane <> '') end`
+}
 
 // spaceRow is a row of spaceColumns as it is scanned.
 type spaceRow struct {
@@ -70,7 +87,8 @@ type spaceRow struct {
 // dests are where to scan the columns.
 func (r *spaceRow) dests(more ...any) []any {
 	return append([]any{&r.name, &r.stamp.Revision, &r.hasDocument, &r.standard, &r.pending, &r.running,
-		&r.bucket.Rate.Count, &r.unit, &r.bucket.Level, &r.bucket.At, &r.at}, more...)
+		&r.bucket.Rate.Count, &r.unit, &r.bucket.Level, &r.bucket.At,
+		&r.holds, &r.laned, &r.rooms, &r.relabelling, &r.at}, more...)
 }
 
 // take gives the namespace, after the scan.

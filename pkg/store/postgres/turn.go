@@ -81,6 +81,7 @@ func (d *dispatch) try(ctx context.Context, t *tx, units []int, l locking) (miss
 	}
 	var ends endings
 	var cs claims
+	hs := heldClaims{turn: d}
 	tells := false // of a settlement that must not be lost
 	for _, u := range units {
 		sp := spaces[d.group.names[u]]
@@ -95,26 +96,30 @@ func (d *dispatch) try(ctx context.Context, t *tx, units []int, l locking) (miss
 			d.grants[i] = store.Grant{Err: store.ErrStale}
 		case !held[sp.name]: // it has no row, and so no jobs
 			d.grants[i] = store.Grant{}
+		case sp.holds || sp.relabelling:
+			d.grants[i] = store.Grant{}
+			hs.add(sp, &d.wants[i], &d.grants[i])
 		default:
 			d.grants[i] = store.Grant{}
 			cs.add(&d.wants[i], &d.grants[i])
 		}
 	}
-	t.repeatable = len(cs.wants) == 0
+	t.repeatable = len(cs.wants)+len(hs.wants) == 0
 	if !tells {
 		// A claim lost with the server is a job that is still pending.
 		defer func() { t.mark = 0 }()
 	}
-	if ends.empty() && len(cs.wants) == 0 && !(tells && t.mark == 0) {
+	if ends.empty() && len(cs.wants)+len(hs.wants) == 0 && !(tells && t.mark == 0) {
 		return missed, nil
 	}
-	return missed, t.commit(ctx, func(b *batch) {
+	write := func(b *batch) {
 		if ends.empty() && tells && t.mark == 0 {
 			b.Queue(flush)
 		}
 		ends.write(b, now)
 		cs.write(b, now)
-	})
+	}
+	return missed, hs.serve(ctx, t, write, now)
 }
 
 // find queues the reading of the jobs that are settled.

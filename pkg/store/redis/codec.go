@@ -34,6 +34,9 @@ const (
 	flagCancelling = 1
 	flagShed       = 2
 	flagAside      = 4
+	flagLaned      = 8 // it stands in the lane of its task
+
+	longestHead = 1195 // the last byte that head, names and texts up to the debounce key may reach
 
 	// asideFrom is the size in bytes from which a payload is kept in a key of its
 	// own, where it is not rewritten with its job.

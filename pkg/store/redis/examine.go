@@ -68,7 +68,7 @@ func (e *examiner) examine(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return e.compare(ctx, "c", []string{""})
 }
 
 // keys lists the namespace's keys, each once, by their first two bytes.

@@ -159,6 +159,13 @@ func (s *Store) checkIndexes(ctx context.Context, ns string) error {
 				for k, v := range s.db.HGetAll(ctx, key).Val() {
 					is.add(kind, k+" = "+v)
 				}
+			case kind == "counts":
+				err = s.db.HGetAll(ctx, key).Err()
+				for field, n := range s.db.HGetAll(ctx, key).Val() {
+					for range integer(n) {
+						is.add(kind, field)
+					}
+				}
 			case kind == "p" || kind == "f" || slices.Contains([]string{"running", "archived", "died"}, name):
 				for _, z := range s.db.ZRangeWithScores(ctx, key, 0, -1).Val() {
 					is.add(name, z.Member.(string), int64(z.Score))
@@ -204,7 +211,11 @@ func (s *Store) expect(ctx context.Context, ns, id string, should contents, fron
 	}
 	switch j.State {
 	case job.Pending:
-		lane := fmt.Sprintf("%s\x00%03d", j.Queue, job.MaxPriority-j.Priority)
+		lane := j.Queue + "\x00"
+		if value[2]&flagLaned != 0 {
+			lane += j.Task + "\x00"
+		}
+		lane += fmt.Sprintf("%03d", job.MaxPriority-j.Priority)
 		run := j.RunAt.UnixMicro()
 		should.add("p:"+lane, id, run)
 		if front, ok := fronts[lane]; !ok || run < front {
@@ -216,6 +227,8 @@ func (s *Store) expect(ctx context.Context, ns, id string, should contents, fron
 	case job.Running:
 		ends := s.db.ZScore(ctx, s.key(tag(ns), "running"), id).Val()
 		should.add("running", id, int64(ends))
+		should.add("counts", "q"+j.Queue)
+		should.add("counts", "t"+j.Task)
 		if w := s.db.HGet(ctx, s.key(tag(ns), "workers"), id).Val(); w != "" {
 			should.add("workers", id+" = "+w)
 		}

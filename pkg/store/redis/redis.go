@@ -19,7 +19,9 @@
 //	live, archive, dead, shed   ids in their order, by what the job is
 //	archived, died              ids by the time at which they finished
 //	running    ids by the end of the lease; workers has who holds it
-//	p:<queue><NUL><rank>        pending ids of a lane by run_at
+//	p:<queue><NUL><rank>        pending ids of a lane by run_at; with <task><NUL> before
+//	                            the rank the lane of a task that an override holds
+//	overrides                   by <kind>:<name>; counts has running jobs of each queue and task
 //	lanes, f:<rank>, ranks      the lanes that are not empty (see jobs.lua)
 //	unique, debounce            holders of keys
 //	trail, trail:at, posted     the audit trail

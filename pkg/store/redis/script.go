@@ -41,7 +41,7 @@ func source(parts ...string) string {
 
 var (
 	admitScript     = newScript("jobs", "bucket", "schedule", "admit")
-	turnScript      = newScript("jobs", "lanes", "turn")
+	turnScript      = newScript("jobs", "lanes", "limits", "relabel", "turn")
 	heartbeatScript = newScript("jobs", "heartbeat")
 	expiredScript   = newScript("jobs", "expired")
 	endScript       = newScript("jobs", "end")
@@ -88,6 +88,11 @@ var (
 	putTriggerScript     = newScript("trail", "puttrigger")
 	listTriggersScript   = newScript("listtriggers")
 	signatureScript      = newScript("signature")
+
+	overrideScript = newScript("trail", "override")
+	relabelScript  = newScript("jobs", "relabel", "relabelsome")
+	queuesScript   = newScript("queues")
+	aheadScript    = newScript("jobs", "ahead")
 )
 
 // policy says what may be done about a broken connection.

@@ -1,8 +1,11 @@
 package redis
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
+	"slices"
+	"strings"
 	"time"
 
 	"flexiq/pkg/job"
@@ -210,7 +213,13 @@ func readSettled(r *list) store.Settled {
 }
 
 func readGrant(w *store.Want, r *list, now time.Time) (store.Grant, error) {
-	out := store.Grant{AtCap: r.bool(), NextAt: r.time()}
+	out := store.Grant{}
+	for holds := r.list(); holds.more(); {
+		what, name, _ := strings.Cut(holds.text(), ":")
+		out.Held = append(out.Held, store.Hold{What: store.HoldKind(what), Name: name})
+	}
+	slices.SortFunc(out.Held, func(a, b store.Hold) int { return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Name, b.Name)) })
+	out.NextAt = r.time()
 	for r.more() {
 		id, value, aside := r.text(), r.text(), r.text()
 		d, err := decode(w.Namespace, id, value)

@@ -205,7 +205,7 @@ const (
 	newColumns = `ns, id, queue, task, rank, run_at, max_attempts, timeout, backoff_base, backoff_max, created_at,
 		debounce_window, debounce_max_wait, unique_key, debounce_key, origin, enqueued_by, metadata, fingerprint, form, aside, payload`
 	newValues  = `?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?`
-	insertLive = `INSERT OR ROLLBACK INTO jobs (` + newColumns + `, state) VALUES (` + newValues + `, 0)`
+	insertLive = `INSERT OR ROLLBACK INTO jobs (` + newColumns + `, state, lane) VALUES (` + newValues + `, 0, ?)`
 	insertShed = `INSERT OR ROLLBACK INTO dead_letters (` + newColumns + `, finished_at, error, dead_metadata, shed, attempt, started_at)
 		VALUES (` + newValues + `, ?, ?, ?, 1, 0, 0)`
 )
@@ -214,6 +214,10 @@ const (
 func (t *tx) insert(query string, ns int64, rows []admit.Row) error {
 	if len(rows) == 0 {
 		return nil
+	}
+	laned, err := t.laned(ns)
+	if err != nil {
+		return err
 	}
 	st, err := t.statement(query)
 	if err != nil {
@@ -256,6 +260,8 @@ func (t *tx) insert(query string, ns int64, rows []admit.Row) error {
 			p.time(j.FinishedAt)
 			p.maybe(j.Error)
 			p.maybe(object(j.DeadMetadata))
+		} else {
+			p.text(laneOf(laned, j.Task))
 		}
 		if err := finish(st); err != nil {
 			return err

@@ -3,6 +3,7 @@ package sqlite
 import (
 	"cmp"
 	"crypto/rand"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ import (
 type lane struct {
 	queue, label string
 	rank         int64
+	limits       [2]*limit    // that hold all of its jobs
 	due          []*candidate // read and not yet taken
 	dry          bool         // no due job beyond those
 	next         time.Time    // when dry: the first later run_at, zero when none
@@ -47,6 +49,9 @@ func (d *dispatch) grant(w *store.Want, out *store.Grant) error {
 	case f.id == 0:
 		return nil
 	}
+	if err := d.prepare(f); err != nil {
+		return err
+	}
 	lanes, err := d.lanesOf(f, w.Queues)
 	if err != nil {
 		return err
@@ -56,8 +61,9 @@ func (d *dispatch) grant(w *store.Want, out *store.Grant) error {
 		room, capped = max(0, *w.MaxRunning-f.running), true
 	}
 	var bytes int64
+	passed := make(holds)
 	for int64(len(out.Jobs)) < room {
-		l, err := d.front(f, lanes, room-int64(len(out.Jobs)))
+		l, err := d.front(f, lanes, room-int64(len(out.Jobs)), passed)
 		if err != nil {
 			return err
 		}
@@ -68,7 +74,7 @@ func (d *dispatch) grant(w *store.Want, out *store.Grant) error {
 		if bytes += c.size(); w.MaxBytes > 0 && bytes > w.MaxBytes && len(out.Jobs) > 0 {
 			return nil
 		}
-		leased, err := d.claim(f, c, w)
+		leased, err := d.claim(f, l, c, w)
 		if err != nil {
 			return err
 		}
@@ -76,16 +82,31 @@ func (d *dispatch) grant(w *store.Want, out *store.Grant) error {
 		f.running++
 		out.Jobs = append(out.Jobs, leased)
 	}
-	if capped && int64(len(out.Jobs)) == room {
-		l, err := d.front(f, lanes, 1)
-		if err != nil {
+	if len(out.Jobs) < w.Max {
+		if err := d.held(f, lanes, capped && int64(len(out.Jobs)) == room, passed); err != nil {
 			return err
 		}
-		out.AtCap = l != nil
+		out.Held = passed.sorted()
 	}
 	if len(out.Jobs) == 0 {
 		out.NextAt, err = d.nextAt(f, lanes)
 	}
+	return err
+}
+
+// prepare reads what holds a namespace, once a turn and after the settlements.
+// While its jobs move between lanes, it moves some.
+func (d *dispatch) prepare(f *floor) (err error) {
+	if f.limits != nil {
+		return nil
+	}
+	if f.relabelling {
+		if err := d.relabel(f.space); err != nil {
+			return err
+		}
+	}
+	f.limits = &limits{}
+	*f.limits, err = d.tx.limits(f.space)
 	return err
 }
 
@@ -130,6 +151,7 @@ func (d *dispatch) readLanes(f *floor, query string, args ...any) error {
 	fresh := make(map[string][]*lane)
 	err := d.each(query, func(r *row) bool {
 		l := &lane{queue: r.text(), label: r.text(), rank: r.int(), lastAt: -1}
+		l.limits = f.limits.of(l.queue, l.label)
 		fresh[l.queue] = append(fresh[l.queue], l)
 		return true
 	}, args...)
@@ -141,9 +163,10 @@ func (d *dispatch) readLanes(f *floor, query string, args ...any) error {
 	return err
 }
 
-// front finds the lane whose first due job is next, nil when no job is due.
+// front finds the lane whose first due job is next, nil when no job may run.
 // Lanes are in the order of their ranks. want is how many jobs are asked for.
-func (d *dispatch) front(f *floor, lanes []*lane, want int64) (*lane, error) {
+// What it passes by job by job it adds to passed; the limits of whole lanes it does not.
+func (d *dispatch) front(f *floor, lanes []*lane, want int64, passed holds) (*lane, error) {
 	for from := 0; from < len(lanes); {
 		to := from
 		for to < len(lanes) && lanes[to].rank == lanes[from].rank {
@@ -151,10 +174,12 @@ func (d *dispatch) front(f *floor, lanes []*lane, want int64) (*lane, error) {
 		}
 		var first *lane
 		for _, l := range lanes[from:to] {
-			if len(l.due) == 0 && !l.dry {
-				if err := d.fill(f, l, want/int64(to-from)+1); err != nil {
-					return nil, err
-				}
+			room := least(l.limits)
+			if room == 0 {
+				continue
+			}
+			if err := d.ready(f, l, min(want/int64(to-from)+1, room), passed); err != nil {
+				return nil, err
 			}
 			if len(l.due) > 0 && (first == nil || l.due[0].before(first.due[0])) {
 				first = l
@@ -166,6 +191,70 @@ func (d *dispatch) front(f *floor, lanes []*lane, want int64) (*lane, error) {
 		from = to
 	}
 	return nil, nil
+}
+
+// mostPassed bounds the jobs that a claim passes by one at a time.
+const mostPassed = 2 * relabelBatch
+
+// ready makes a due job that may run the first of those that were read of a
+// lane, if there is one. Only while jobs move between lanes are there, in the
+// common lane of a queue, such as may not.
+func (d *dispatch) ready(f *floor, l *lane, want int64, passed holds) error {
+	for n := 0; n < mostPassed; n++ {
+		if len(l.due) == 0 && !l.dry {
+			if err := d.fill(f, l, want); err != nil {
+				return err
+			}
+		}
+		if len(l.due) == 0 || !f.relabelling || l.label != "" {
+			return nil
+		}
+		own := f.limits.tasks[l.due[0].job.Task]
+		if own == nil || own.room > 0 {
+			return nil
+		}
+		passed[own.hold] = true
+		l.due = l.due[1:]
+	}
+	return nil
+}
+
+// holds are those that kept due jobs back.
+type holds map[store.Hold]bool
+
+func (h holds) sorted() []store.Hold {
+	return slices.SortedFunc(maps.Keys(h), func(a, b store.Hold) int {
+		return cmp.Or(cmp.Compare(a.What, b.What), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+// held adds what keeps the due jobs that are left in lanes.
+func (d *dispatch) held(f *floor, lanes []*lane, capped bool, into holds) error {
+	for _, l := range lanes {
+		var own []store.Hold
+		for _, lim := range l.limits {
+			if lim != nil && lim.room == 0 {
+				own = append(own, lim.hold)
+			}
+		}
+		if own == nil && capped {
+			own = []store.Hold{{What: store.HoldMaxRunning}}
+		}
+		if !slices.ContainsFunc(own, func(h store.Hold) bool { return !into[h] }) {
+			continue
+		}
+		if len(l.due) == 0 && !l.dry {
+			if err := d.fill(f, l, 1); err != nil {
+				return err
+			}
+		}
+		if len(l.due) > 0 {
+			for _, h := range own {
+				into[h] = true
+			}
+		}
+	}
+	return nil
 }
 
 const (
@@ -204,6 +293,9 @@ func (d *dispatch) fill(f *floor, l *lane, n int64) error {
 // for its time.
 func (d *dispatch) nextAt(f *floor, lanes []*lane) (next time.Time, err error) {
 	for _, l := range lanes {
+		if least(l.limits) == 0 {
+			continue
+		}
 		at := l.next
 		if !l.dry {
 			_, err = d.one(selectNext, func(r *row) { at = r.time() }, f.id, l.queue, l.label, l.rank, d.now)
@@ -218,11 +310,14 @@ func (d *dispatch) nextAt(f *floor, lanes []*lane) (next time.Time, err error) {
 	return next, nil
 }
 
-const claimJob = `UPDATE OR ROLLBACK jobs SET state = 1, attempt = attempt + 1, started_at = ?, lease = ?, lease_expires = ?, worker = ?
-	WHERE rowid = ?`
+const (
+	claimWith = `UPDATE OR ROLLBACK jobs SET state = 1, attempt = attempt + 1, started_at = ?, lease = ?, lease_expires = ?, worker = ?`
+	claimJob  = claimWith + ` WHERE rowid = ?`
+	claimInto = claimWith + `, lane = ? WHERE rowid = ?` // another lane than it waited in
+)
 
-// claim makes a due job running.
-func (d *dispatch) claim(f *floor, c *candidate, w *store.Want) (store.Leased, error) {
+// claim makes a due job running, counted by the limits that are its own.
+func (d *dispatch) claim(f *floor, l *lane, c *candidate, w *store.Want) (store.Leased, error) {
 	if c.aside > 0 {
 		body, err := d.payload(f.id, c.job.ID)
 		if err != nil {
@@ -233,5 +328,16 @@ func (d *dispatch) claim(f *floor, c *candidate, w *store.Want) (store.Leased, e
 	j := *c.job
 	j.State, j.Attempt, j.StartedAt, j.Worker = job.Running, j.Attempt+1, d.now, w.Worker
 	leased := store.Leased{Job: j, Lease: rand.Text(), ExpiresAt: d.now.Add(min(w.LeaseFor, j.Timeout)).Truncate(time.Microsecond)}
-	return leased, d.exec(claimJob, d.now, leased.Lease, leased.ExpiresAt, null(w.Worker), c.row)
+	own := l.limits
+	query, args := claimJob, []any{d.now, leased.Lease, leased.ExpiresAt, null(w.Worker), c.row}
+	if task := f.limits.tasks[j.Task]; task != nil && l.label == "" { // while jobs move between lanes
+		own = f.limits.of(j.Queue, j.Task)
+		query, args = claimInto, append(args[:4:4], j.Task, c.row)
+	}
+	for _, lim := range own {
+		if lim != nil {
+			lim.room--
+		}
+	}
+	return leased, d.exec(query, args...)
 }

@@ -22,6 +22,7 @@ var erasable = []struct {
 	{false, `DELETE FROM payloads WHERE rowid IN (SELECT rowid FROM payloads WHERE ns = ?1 LIMIT ?2)`},
 	{true, `DELETE FROM signatures WHERE namespace = ?1 AND signature IN (SELECT signature FROM signatures WHERE namespace = ?1 LIMIT ?2)`},
 	{true, `DELETE FROM settings WHERE rowid IN (SELECT rowid FROM settings WHERE scope = ?1 LIMIT ?2)`},
+	{false, `DELETE FROM overrides WHERE ns = ?1 AND (kind, name) IN (SELECT kind, name FROM overrides WHERE ns = ?1 LIMIT ?2)`},
 	{true, `DELETE FROM audit WHERE id IN (SELECT id FROM audit INDEXED BY audit_namespace WHERE namespace = ?1 LIMIT ?2)`},
 }
 

@@ -14,6 +14,9 @@ const (
 	everyJob = `(SELECT id, aside FROM jobs WHERE ns = ?1 UNION ALL SELECT id, aside FROM archive WHERE ns = ?1
 		UNION ALL SELECT id, aside FROM dead_letters WHERE ns = ?1)`
 
+	// ownLane is where a job belongs, unless its namespace is moving jobs between lanes.
+	ownLane = `coalesce((SELECT name FROM overrides WHERE ns = ?1 AND kind = 'task' AND name = jobs.task AND (max_concurrent IS NOT NULL OR paused = 1)), '')`
+
 	// examination gives the findings of one state of the store: defect, where, kept, counted.
 	examination = `WITH
 		live AS MATERIALIZED (SELECT queue, lane, rank, sum(state = 0) AS pending, sum(state = 1) AS running
@@ -37,6 +40,8 @@ const (
 	UNION ALL SELECT 'miscounted', name || ', running', kept_running, running FROM named WHERE kept_running <> running
 	UNION ALL SELECT 'missing', name, 0, 1 FROM named WHERE row = 0
 	UNION ALL SELECT 'stray', name, 1, 0 FROM named WHERE pending + running = 0
+	UNION ALL SELECT 'misplaced', 'jobs in lanes of others', count(*), 0 FROM jobs
+		WHERE ns = ?1 AND lane <> ` + ownLane + ` AND (SELECT relabelling FROM namespaces WHERE id = ?1) = 0 HAVING count(*) > 0
 	UNION ALL SELECT 'stray', 'payloads', count(*), 0 FROM (SELECT id FROM payloads WHERE ns = ?1
 		EXCEPT SELECT id FROM ` + everyJob + ` WHERE aside > 0) HAVING count(*) > 0
 	UNION ALL SELECT 'broken', 'jobs without their payload', 0, count(*) FROM (SELECT id FROM ` + everyJob + ` WHERE aside > 0
@@ -47,6 +52,7 @@ const (
 
 // mends make everything so that a namespace's jobs do not say themselves.
 var mends = []string{
+	`UPDATE jobs SET lane = ` + ownLane + ` WHERE ns = ?1 AND lane <> ` + ownLane,
 	`INSERT OR REPLACE INTO usage (ns, pending, running)
 		SELECT ?1, count(*) FILTER (WHERE state = 0), count(*) FILTER (WHERE state = 1) FROM jobs WHERE ns = ?1`,
 	`INSERT OR REPLACE INTO history (ns, archived, dead, shed)

@@ -297,7 +297,7 @@ func TestUnitsOfTurnFailAlone(t *testing.T) {
 			t.Errorf("settlement %d: %+v", i, got)
 		}
 	}
-	if !grants[0].AtCap || grants[0].Err != nil {
+	if len(grants[0].Held) == 0 || grants[0].Err != nil {
 		t.Errorf("the job whose settlement failed still runs, but the cap is not seen: %+v", grants[0])
 	}
 	if fault.Of(grants[1].Err).Reason != fault.Internal {

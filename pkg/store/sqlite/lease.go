@@ -63,6 +63,16 @@ const (
 
 // Expire implements [store.Dispatch].
 func (s *Store) Expire(ctx context.Context, limit int) ([]store.Ended, error) {
+	out, err := s.expire(ctx, limit)
+	if err == nil {
+		if err := s.relabelLeft(ctx); err != nil {
+			s.log.Warn().Err(err).Msg("jobs could not be moved between lanes")
+		}
+	}
+	return out, err
+}
+
+func (s *Store) expire(ctx context.Context, limit int) ([]store.Ended, error) {
 	// Nearly always there is nothing to do; that must not take the write lock.
 	var due bool
 	err := s.read(ctx, "expire", func(t *tx) (err error) {

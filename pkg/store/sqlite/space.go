@@ -15,10 +15,13 @@ type space struct {
 	bucket      quota.Bucket
 	pending     int64
 	running     int64
+
+	relabelling  bool   // its jobs are being moved between lanes,
+	relabelledTo string // and those up to this id have theirs
 }
 
-const selectSpace = `SELECT n.id, n.quota_revision, n.has_document, n.rate_count, n.rate_unit, n.level, n.level_at, u.pending, u.running
-	FROM namespaces n INDEXED BY namespaces_name JOIN usage u ON u.ns = n.id WHERE n.name = ?`
+const selectSpace = `SELECT n.id, n.quota_revision, n.has_document, n.rate_count, n.rate_unit, n.level, n.level_at, u.pending, u.running,
+	n.relabelling, n.relabelled_to FROM namespaces n INDEXED BY namespaces_name JOIN usage u ON u.ns = n.id WHERE n.name = ?`
 
 // space reads a namespace.
 func (t *tx) space(name string) (*space, error) {
@@ -27,6 +30,7 @@ func (t *tx) space(name string) (*space, error) {
 		sp.id, sp.stamp.Revision, sp.hasDocument = r.int(), r.int(), r.bool()
 		sp.bucket = quota.Bucket{Rate: quota.Rate{Count: r.int(), Unit: quota.Unit(r.int())}, Level: r.int(), At: r.int()}
 		sp.pending, sp.running = r.int(), r.int()
+		sp.relabelling, sp.relabelledTo = r.bool(), r.text()
 	}, name)
 	if err != nil || sp.hasDocument {
 		return sp, err

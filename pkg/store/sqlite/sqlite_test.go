@@ -54,6 +54,7 @@ var backend = storetest.Backend{
 		"a missing lane":        "DELETE FROM lanes WHERE ns = %[1]s AND queue = 'other'",
 		"a lane without jobs":   "INSERT INTO lanes (ns, queue, lane, rank, pending) VALUES (%[1]s, 'nobody', 't', 3, 2)",
 		"an empty lane":         "INSERT INTO lanes (ns, queue, lane, rank) VALUES (%[1]s, 'nobody', '', 0)",
+		"jobs in another lane":  "UPDATE jobs SET lane = 'x' WHERE ns = %[1]s",
 		"a payload without job": "INSERT INTO payloads (ns, id, body) VALUES (%[1]s, 'x', zeroblob(9))",
 		"a payload in two places": `INSERT INTO payloads (ns, id, body) SELECT ns, id, zeroblob(9) FROM jobs
 			WHERE ns = %[1]s AND aside = 0 LIMIT 1`,

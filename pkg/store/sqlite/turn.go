@@ -45,8 +45,9 @@ type dispatch struct {
 // floor is a namespace's part of a turn.
 type floor struct {
 	*space
-	lanes map[string][]*lane // by queue, once read
-	all   bool               // lanes has every queue
+	lanes  map[string][]*lane // by queue, once read
+	limits *limits            // once read, which is after the settlements
+	all    bool               // lanes has every queue
 }
 
 func newDispatch(t *tx) *dispatch { return &dispatch{tx: t, spaces: make(map[string]*floor)} }

@@ -91,8 +91,18 @@ type row struct {
 
 func (r *row) next() int { r.n++; return r.n - 1 }
 
-func (r *row) int() int64              { return r.st.ColumnInt64(r.next()) }
-func (r *row) bool() bool              { return r.int() != 0 }
+func (r *row) int() int64 { return r.st.ColumnInt64(r.next()) }
+func (r *row) bool() bool { return r.int() != 0 }
+
+// maybe is nil for NULL.
+func (r *row) maybe() *int64 {
+	i := r.next()
+	if r.st.ColumnIsNull(i) {
+		return nil
+	}
+	return new(r.st.ColumnInt64(i))
+}
+
 func (r *row) text() string            { return r.st.ColumnText(r.next()) }
 func (r *row) time() time.Time         { return instant(r.int()) }
 func (r *row) duration() time.Duration { return time.Duration(r.int()) * time.Microsecond }

@@ -92,16 +92,16 @@ func claimCap(f *fixture) {
 	f.enqueue(ns, f.specs(5)...)
 	f.clock.Advance(time.Second)
 	g := f.grant(ns, 10)
-	equal(f, "claimed and at the cap", [2]any{len(g.Jobs), g.AtCap}, [2]any{3, true})
+	equal(f, "claimed and at the cap", [2]any{len(g.Jobs), len(g.Held) > 0}, [2]any{3, true})
 	first := g.Jobs
 	g = f.grant(ns, 10)
-	equal(f, "claimed at the cap", g, store.Grant{AtCap: true})
+	equal(f, "claimed at the cap", g, store.Grant{Held: atCap})
 	f.settle(job.Completed, first[0])
 	g = f.grant(ns, 10)
-	equal(f, "after one end", [2]any{len(g.Jobs), g.AtCap}, [2]any{1, true})
+	equal(f, "after one end", [2]any{len(g.Jobs), len(g.Held) > 0}, [2]any{1, true})
 	f.put(ns, `{"max_running":4}`)
 	g = f.grant(ns, 10)
-	equal(f, "after a raise", [2]any{len(g.Jobs), g.AtCap}, [2]any{1, false})
+	equal(f, "after a raise", [2]any{len(g.Jobs), len(g.Held) > 0}, [2]any{1, false})
 	f.holds(ns, counts{Running: 4, Archived: 1})
 	equal(f, "no work left", f.grant(ns, 10), store.Grant{})
 	f.put(ns, "")
@@ -117,7 +117,7 @@ func claimCapZero(f *fixture) {
 	ids := f.enqueue(ns, f.specs(5)...)
 	f.clock.Advance(10 * time.Second)
 	for range 5 {
-		equal(f, "claimed", f.grant(ns, 10), store.Grant{AtCap: true})
+		equal(f, "claimed", f.grant(ns, 10), store.Grant{Held: atCap})
 	}
 	f.holds(ns, counts{Pending: 5})
 	for _, j := range ids {
@@ -157,7 +157,7 @@ func claimAttempts(f *fixture) {
 	for range n {
 		l := f.take(ns)
 		for range 3 {
-			equal(f, "claimed at the cap", f.grant(ns, 10).AtCap, len(got) < n-1)
+			equal(f, "claimed at the cap", len(f.grant(ns, 10).Held) > 0, len(got) < n-1)
 		}
 		got = append(got, l.Job.ID)
 		equal(f, "attempt", l.Job.Attempt, 1)
@@ -175,7 +175,7 @@ func claimCapQueues(f *fixture) {
 	f.clock.Advance(time.Second)
 	f.claim(ns, 2, queues("a"))
 	g := f.grant(ns, 10, queues("b"))
-	equal(f, "claimed of the second queue", [2]any{len(g.Jobs), g.AtCap}, [2]any{1, true})
+	equal(f, "claimed of the second queue", [2]any{len(g.Jobs), len(g.Held) > 0}, [2]any{1, true})
 	equal(f, "a queue without work is not at the cap", f.grant(ns, 10, queues("a")), store.Grant{})
 }
 
@@ -193,7 +193,7 @@ func claimNextAt(f *fixture) {
 	f.claim(ns, 1)
 	f.enqueue(ns, f.spec(queueOf("b")))
 	f.clock.Advance(time.Second)
-	equal(f, "at the cap, with a later job", f.grant(ns, 10), store.Grant{AtCap: true, NextAt: epoch.Add(time.Hour)})
+	equal(f, "at the cap, with a later job", f.grant(ns, 10), store.Grant{Held: atCap, NextAt: epoch.Add(time.Hour)})
 }
 
 // claimBytes: a grant is bounded by bytes, but one job is given whatever its size.
@@ -244,7 +244,7 @@ func claimWants(f *fixture) {
 	}
 	equal(f, "jobs of each want", got, []int{2, 0, 1, 1, 0})
 	equal(f, "order over wants", append(idsOf(grants[0].Jobs), idsOf(grants[3].Jobs)...), []string{idOf(1), idOf(2), idOf(3)})
-	equal(f, "at the cap", grants[4].AtCap, true)
+	equal(f, "at the cap", len(grants[4].Held) > 0, true)
 }
 
 // claimTurn: settlements come first, so that a full namespace goes on in one step.

@@ -288,6 +288,9 @@ func (f *fixture) holds(ns string, want counts) {
 	equal(f, fmt.Sprintf("counts of %q", ns), countsOf(f.usage(ns)), want)
 }
 
+// atCap is what a grant says that max_running held back.
+var atCap = []store.Hold{{What: store.HoldMaxRunning}}
+
 // together runs fn n times at once and waits.
 func together(n int, fn func(i int)) {
 	var wg sync.WaitGroup

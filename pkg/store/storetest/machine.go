@@ -54,6 +54,9 @@ func machineRun(f *fixture) {
 			"retryable": run.with((*machine).retryable),
 			"ready":     run.with((*machine).ready),
 			"quota":     run.with((*machine).quota),
+			"override":  run.with((*machine).override),
+			"override2": run.with((*machine).override),
+			"insight":   run.with((*machine).insight),
 			"default":   run.with((*machine).standard),
 			"setting":   run.with((*machine).setting),
 			"erase":     run.with((*machine).erase),
@@ -131,6 +134,9 @@ func (m *machine) end() {
 			}
 		}
 	}
+	for _, ns := range machineNamespaces {
+		m.clearOverrides(ns)
+	}
 	m.compare()
 }
 
@@ -158,7 +164,10 @@ func (m *machine) namespace() string {
 	return rapid.SampledFrom(machineNamespaces).Draw(m.t, "namespace")
 }
 
-var machineQueues = []string{"q", "Q"}
+var (
+	machineQueues = []string{"q", "Q"}
+	machineTasks  = []string{"t", "u"}
+)
 
 // spec draws a new job, or one of before, or one of before with other content.
 func (m *machine) spec(ns string, alone bool) job.Spec {
@@ -174,7 +183,7 @@ func (m *machine) spec(ns string, alone bool) job.Spec {
 		}
 	}
 	s := job.Spec{
-		ID: m.id(), Task: "t", Queue: rapid.SampledFrom(machineQueues).Draw(m.t, "queue"),
+		ID: m.id(), Task: rapid.SampledFrom(machineTasks).Draw(m.t, "task"), Queue: rapid.SampledFrom(machineQueues).Draw(m.t, "queue"),
 		Priority:    int32(rapid.IntRange(-1, 1).Draw(m.t, "priority")),
 		MaxAttempts: int32(rapid.IntRange(1, 3).Draw(m.t, "max attempts")),
 		Payload:     make([]byte, rapid.IntRange(0, 8).Draw(m.t, "bytes")), Form: job.Bytes,

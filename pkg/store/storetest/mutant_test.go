@@ -87,6 +87,14 @@ var mutants = map[string]struct {
 		func(s *model.Store) store.Store { return &skipsChanges{s} },
 		[]string{"Quotas/changes,_each_object_once"},
 	},
+	"ignores a task's cap": {
+		func(s *model.Store) store.Store { return &ignoresTasks{s} },
+		[]string{"Hold/a_capped_task", "Hold/order_under_every_cap", "Model"},
+	},
+	"looks at a queue's cap before the claim": {
+		func(s *model.Store) store.Store { return &looksBefore{s} },
+		[]string{"Hold/never_over_a_queue's_cap_with_many_handles"},
+	},
 	"finds jobs of any namespace": {
 		func(s *model.Store) store.Store { return &crossNamespace{s} },
 		[]string{"List/a_missing_job"},
@@ -417,4 +425,54 @@ func (s *replaySpends) Replay(ctx context.Context, r store.Replay) ([]store.Repl
 		}
 	}
 	return out, err
+}
+
+// ignoresTasks keeps caps of tasks and does not obey them.
+type ignoresTasks struct{ *model.Store }
+
+func (s *ignoresTasks) PutOverride(ctx context.Context, o store.Override, audit store.Record) error {
+	if o.Kind == store.OverrideTask {
+		o.MaxConcurrent = nil
+	}
+	return s.Store.PutOverride(ctx, o, audit)
+}
+
+// looksBefore compares with the caps of queues in a step before the claim.
+type looksBefore struct{ *model.Store }
+
+// queueCaps are those of each store in memory, which the store does not see.
+var queueCaps sync.Map
+
+func (s *looksBefore) PutOverride(ctx context.Context, o store.Override, audit store.Record) error {
+	if o.Kind == store.OverrideQueue && o.MaxConcurrent != nil {
+		queueCaps.Store(s.World, *o.MaxConcurrent)
+		o.MaxConcurrent = nil
+	}
+	return s.Store.PutOverride(ctx, o, audit)
+}
+
+func (s *looksBefore) Turn(ctx context.Context, settlements []store.Settlement, wants []store.Want) ([]store.Settled, []store.Grant, error) {
+	settled, _, err := s.Store.Turn(ctx, settlements, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	grants := make([]store.Grant, len(wants))
+	for i, w := range wants {
+		if limit, capped := queueCaps.Load(s.World); capped {
+			u, err := s.Usage(ctx, []string{w.Namespace})
+			if err != nil {
+				return nil, nil, err
+			}
+			time.Sleep(time.Millisecond) // as a round trip would take
+			w.Max = min(w.Max, int(limit.(int64)-u[0].Running))
+		}
+		if w.Max > 0 {
+			_, one, err := s.Store.Turn(ctx, nil, []store.Want{w})
+			if err != nil {
+				return nil, nil, err
+			}
+			grants[i] = one[0]
+		}
+	}
+	return settled, grants, nil
 }

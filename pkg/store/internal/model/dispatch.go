@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"math"
 	"slices"
 	"time"
 
@@ -96,22 +95,21 @@ func (s *Store) grant(w store.Want) store.Grant {
 	}
 	due := sp.sorted(func(r *row) bool { return wanted(r) && !r.job.RunAt.After(now) })
 	slices.SortFunc(due, order)
-	room := int64(math.MaxInt64)
-	if w.MaxRunning != nil {
-		room = max(0, *w.MaxRunning-sp.count(in(job.Running)))
-	}
 	var g store.Grant
-	bytes := int64(0)
+	var left []*row
+	bytes, room, stopped := int64(0), sp.room(w.MaxRunning), false
 	for _, r := range due {
-		if len(g.Jobs) == w.Max {
+		if len(g.Jobs) == w.Max || stopped {
+			stopped = true
 			break
 		}
-		if int64(len(g.Jobs)) == room {
-			g.AtCap = true
-			break
+		if int64(len(g.Jobs)) == room || len(sp.holds(&r.job)) > 0 {
+			left = append(left, r)
+			continue
 		}
 		if bytes += int64(len(r.job.Payload)); w.MaxBytes > 0 && bytes > w.MaxBytes && len(g.Jobs) > 0 {
-			break
+			stopped = true
+			continue
 		}
 		s.lease++
 		r.job.State, r.job.Worker, r.job.StartedAt = job.Running, w.Worker, now
@@ -119,8 +117,11 @@ func (s *Store) grant(w store.Want) store.Grant {
 		r.lease, r.leaseEnds = fmt.Sprintf("model-lease-%d", s.lease), now.Add(min(w.LeaseFor, r.job.Timeout))
 		g.Jobs = append(g.Jobs, store.Leased{Job: r.job, Lease: r.lease, ExpiresAt: r.leaseEnds})
 	}
+	if !stopped && len(g.Jobs) < w.Max {
+		g.Held = sp.held(left)
+	}
 	if len(g.Jobs) == 0 {
-		g.NextAt = sp.next(wanted, now)
+		g.NextAt = sp.next(func(r *row) bool { return wanted(r) && len(sp.holds(&r.job)) == 0 }, now)
 	}
 	return g
 }

@@ -53,11 +53,11 @@ var _ store.Store = (*Store)(nil)
 
 // space is one namespace.
 type space struct {
-	rows   map[string]*row
-	doc    document
-	bucket quota.Bucket
-
-	settings map[string]store.Setting
+	rows      map[string]*row
+	doc       document
+	bucket    quota.Bucket
+	overrides map[subject]store.Override
+	settings  map[string]store.Setting
 }
 
 type record struct {
@@ -90,7 +90,7 @@ func (s *Store) clock() time.Time { return s.now().UTC().Truncate(time.Microseco
 func (w *World) space(ns string) *space {
 	sp := w.spaces[ns]
 	if sp == nil {
-		sp = &space{rows: map[string]*row{}, settings: map[string]store.Setting{}}
+		sp = &space{rows: map[string]*row{}, settings: map[string]store.Setting{}, overrides: map[subject]store.Override{}}
 		w.spaces[ns] = sp
 	}
 	return sp

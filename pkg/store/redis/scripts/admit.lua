@@ -124,7 +124,8 @@ end
 local function create(j, created, run, state)
   j.state, j.run, j.created = state, run, created
   local finished = raw_time(state == DEAD and created or 0)
-  local flags = j.flags + (state == DEAD and SHED or 0)
+  j.flags = j.flags + (state == DEAD and SHED or laned(j.task) and LANED or 0)
+  local flags = j.flags
   local v = j.value
   j.value = string.sub(v, 1, 1) .. string.char(state, flags) .. string.sub(v, 4, 80) .. run .. finished ..
     string.sub(v, 97, 132) .. raw_time(created) .. string.sub(v, 141)

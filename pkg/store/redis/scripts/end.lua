@@ -7,6 +7,7 @@
 --
 -- Answers per attempt 1 when it was ended, else 0.
 
+have_counts()
 local out = {}
 for i = 1, number() do
   local id, lease, cancelling, state, attempt, keeps, delay, text = arg(), arg(), arg() == '1', number(), number(), arg() == '1', number(), arg()

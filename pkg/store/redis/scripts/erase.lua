@@ -6,6 +6,7 @@
 -- Answers 1 when more is left, else 0.
 
 local left = number()
+have_counts()
 local jobs, keys, forgotten, holders = {}, {}, {}, {}
 
 local function row(id)
@@ -28,6 +29,7 @@ for _, id in ipairs(some('live')) do
     stop_waiting(j)
   else
     drop('running', id)
+    if j and j.state == RUNNING then count_running(j, -1) end
     forgotten[#forgotten + 1] = id
   end
   if j and j.unique ~= '' and call('HGET', base .. 'unique', j.unique) == id then holders[#holders + 1] = j.unique end
@@ -51,7 +53,7 @@ if left > 0 then
 end
 if left == 0 then return 1 end
 local rest = {}
-for i, name in ipairs({ 'ns', 'settings', 'setting:keys', 'setting:notes', 'trail', 'trail:at', 'posted', 'live', 'running', 'workers', 'unique',
+for i, name in ipairs({ 'ns', 'settings', 'overrides', 'counts', 'setting:keys', 'setting:notes', 'trail', 'trail:at', 'posted', 'live', 'running', 'workers', 'unique',
   'debounce', 'archive', 'archived', 'dead', 'died', 'shed', 'lanes', 'ranks', 'schedules', 'due', 'triggers', 'streamed', 'signatures' }) do rest[i] = base .. name end
 call('UNLINK', unpack(rest))
 return 0

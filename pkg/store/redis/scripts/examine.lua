@@ -2,7 +2,7 @@
 -- puts right when it is told to; each item on its own, so that it may be repeated.
 --
 -- ARGV  2  1 to repair
---       3  what the items are: j jobs, b payloads kept aside, r results, p lanes that have jobs,
+--       3  what the items are: c nothing, for the counts of running jobs, j jobs, b payloads kept aside, r results, p lanes that have jobs,
 --          else the name of an index, whose members they are
 --       4  number of items; then the items
 --
@@ -51,12 +51,27 @@ end
 -- attempt ends before: its worker may be well, and extends it then.
 local GRACE = 30000000
 
+local relabelling = call('HEXISTS', KEYS[1], 'relabel') == 1
+
 local function job(id)
   local j, readable = read(id)
   if not readable then return tell('broken', 'jobs that cannot be read') end
   if not j then return end
   if has(j.flags, ASIDE) and call('EXISTS', base .. 'b:' .. id) == 0 then tell('broken', 'jobs without their payload') end
   if live(j) then
+    if has(j.flags, LANED) ~= laned(j.task) and not relabelling then
+      tell('misplaced', 'jobs in lanes of others')
+      if repair then
+        if j.state == PENDING then call('ZREM', base .. 'p:' .. lane_of(j), id) end
+        touched[lane_of(j)] = true
+        j.flags = j.flags + (laned(j.task) and LANED or -LANED)
+        call('SETRANGE', base .. 'j:' .. id, 2, string.char(j.flags))
+        if j.state == PENDING then
+          call('ZADD', base .. 'p:' .. lane_of(j), time_of(j.run), id)
+          touched[lane_of(j)] = true
+        end
+      end
+    end
     stands('live', 'live', id)
     if j.unique ~= '' then
       local holder = call('HGET', base .. 'unique', j.unique)
@@ -149,7 +164,33 @@ local function lane_indexes(name)
   stands('ranks', 'ranks', r, tonumber(r))
 end
 
-local check = kind == 'j' and job or kind == 'p' and lane_indexes or entry
+-- running_counts wants the counts of queues and tasks to be those of the running jobs.
+local function running_counts()
+  if not call('HGET', KEYS[1], 'counted') then return end
+  local counted, fields, flat = {}, {}, call('HGETALL', base .. 'counts')
+  for _, id in ipairs(call('ZRANGE', base .. 'running', 0, -1)) do
+    local j = read(id)
+    if j and j.state == RUNNING then
+      for _, field in ipairs({ 'q' .. j.queue, 't' .. j.task }) do counted[field] = (counted[field] or 0) + 1 end
+    end
+  end
+  for i = 1, #flat, 2 do
+    local field = flat[i]
+    if tonumber(flat[i + 1]) ~= (counted[field] or 0) then fields[#fields + 1] = field end
+    counted[field .. '\0seen'] = true
+  end
+  for field, n in pairs(counted) do
+    if n ~= true and not counted[field .. '\0seen'] then fields[#fields + 1] = field end
+  end
+  for _, field in ipairs(fields) do
+    tell('miscounted', 'running jobs of queues and tasks')
+    if repair then
+      if counted[field] then call('HSET', base .. 'counts', field, counted[field]) else call('HDEL', base .. 'counts', field) end
+    end
+  end
+end
+
+local check = kind == 'c' and running_counts or kind == 'j' and job or kind == 'p' and lane_indexes or entry
 for _ = 1, number() do check(arg()) end
 write_indexes()
 local out = {}

@@ -5,7 +5,7 @@
 -- an attempt stands together in bytes 1 to 95 and is written in place.
 
 local PENDING, RUNNING, COMPLETE, DEAD, CANCELLED = 0, 1, 2, 3, 4
-local CANCELLING, SHED, ASIDE = 1, 2, 4 -- flags
+local CANCELLING, SHED, ASIDE, LANED = 1, 2, 4, 8 -- flags
 local HEAD = '<BBBBI4i8c32c32c8i8BBBBI4I4i8i8i8i8i8i8c16Bc0Bc0Bc0Bc0'
 local MOVING = '<BBBI4i8c32c32c8i8'
 local TEXTS = '<Bc0Bc0Bc0Bc0I2c0I2c0I4c0I2c0'
@@ -52,10 +52,47 @@ local function with_error(v, text)
     #origin, origin, #by, by, #metadata, metadata, #text, text) .. string.sub(v, rest)
 end
 
--- A lane is the pending jobs of one queue and rank, p:<lane> by run_at and id.
--- lanes has the names of those that are not empty. f:<rank> has the lanes of a
--- rank by the run_at of their first job, and ranks the ranks that have lanes.
-local function lane_of(j) return j.queue .. '\0' .. string.format('%03d', j.rank) end
+-- A lane is the pending jobs of one queue and rank, p:<lane> by run_at and id;
+-- those of a task that an override holds are a lane of their own, which the flag
+-- of a job says. lanes has the names of those that are not empty. f:<rank> has
+-- the lanes of a rank by the run_at of their first job, and ranks the ranks that
+-- have lanes.
+local function lane_of(j)
+  local task = has(j.flags, LANED) and j.task .. '\0' or ''
+  return j.queue .. '\0' .. task .. string.format('%03d', j.rank)
+end
+
+-- overrides are fields <kind>:<name> with values <max_concurrent or nothing>;<1
+-- paused>;… that overrides.go writes on. These are the tasks that one holds.
+local laned_tasks
+local function laned(task)
+  if not laned_tasks then
+    laned_tasks = {}
+    local flat = call('HGETALL', base .. 'overrides')
+    for i = 1, #flat, 2 do
+      local name = string.match(flat[i], '^task:(.*)$')
+      local most, pause = string.match(flat[i + 1], '^(%-?%d*);(%d)')
+      if name and (most ~= '' or pause == '1') then laned_tasks[name] = true end
+    end
+  end
+  return laned_tasks[task] or false
+end
+
+-- counts has how many jobs run of each queue, q<queue>, and of each task,
+-- t<task>. A namespace that a program without counts has used gets them first.
+local tally = {}
+local function count_running(j, n)
+  for _, field in ipairs({ 'q' .. j.queue, 't' .. j.task }) do tally[field] = (tally[field] or 0) + n end
+end
+local function have_counts()
+  if call('HGET', KEYS[1], 'counted') then return end
+  for _, id in ipairs(call('ZRANGE', base .. 'running', 0, -1)) do
+    local j = head(id)
+    if j then count_running(j, 1) end
+  end
+  call('DEL', base .. 'counts')
+  call('HSET', KEYS[1], 'counted', 1)
+end
 
 -- Changes of indexes are gathered, so that each index is written with one
 -- command: plus and minus have members by key, touched the lanes that changed.
@@ -93,7 +130,10 @@ local function write_indexes()
       if call('EXISTS', base .. 'f:' .. rank) == 0 then call('ZREM', base .. 'ranks', rank) end
     end
   end
-  plus, minus, touched = {}, {}, {}
+  for field, n in pairs(tally) do
+    if n ~= 0 and call('HINCRBY', base .. 'counts', field, n) == 0 then call('HDEL', base .. 'counts', field) end
+  end
+  plus, minus, touched, tally = {}, {}, {}, {}
 end
 
 local function start_waiting(j)
@@ -117,6 +157,7 @@ local function move(j, state, text)
   if j.state == RUNNING then
     drop('running', j.id)
     call('HDEL', base .. 'workers', j.id)
+    count_running(j, -1)
   else
     stop_waiting(j)
   end

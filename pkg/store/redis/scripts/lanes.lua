@@ -31,13 +31,22 @@ local function earlier(a, b)
   return a
 end
 
--- next_at is the first run_at in the future in some queues, or in all.
-local function next_at(queues)
+-- next_at is the first run_at in the future in some queues, or in all; only in
+-- lanes that are open, when the function is given.
+local function next_at(queues, open)
   local first
   if queues then
     local ranks, by_rank = lanes_of(queues)
     for _, rank in ipairs(ranks) do
-      for _, lane in ipairs(by_rank[rank]) do first = earlier(first, next_of(lane)) end
+      for _, lane in ipairs(by_rank[rank]) do
+        if not open or open(lane) then first = earlier(first, next_of(lane)) end
+      end
+    end
+    return first
+  end
+  if open then
+    for _, lane in ipairs(call('ZRANGE', base .. 'lanes', 0, -1)) do
+      if open(lane) then first = earlier(first, next_of(lane)) end
     end
     return first
   end

@@ -62,7 +62,7 @@ local function revive(j, id)
   local at, origin = raw_time(now + seq), 'replay:' .. old
   local retries = string.byte(v, 99)
   if automatic then retries = math.min(255, retries + 1) end
-  j.state, j.flags, j.settled_as, j.attempt, j.started = PENDING, has(j.flags, ASIDE) and ASIDE or 0, 0, 0, 0
+  j.state, j.flags, j.settled_as, j.attempt, j.started = PENDING, (has(j.flags, ASIDE) and ASIDE or 0) + (laned(j.task) and LANED or 0), 0, 0, 0
   j.lease, j.settled, j.run, j.finished = NONE, NONE, at, 0
   j.shed, j.old, j.id = has(string.byte(v, 3), SHED), old, id
   j.value = string.sub(v, 1, 1) .. moving(j) .. string.sub(v, 97, 98) .. string.char(retries) .. string.sub(v, 100, 132) .. at ..

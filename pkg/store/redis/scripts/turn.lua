@@ -12,7 +12,8 @@
 -- Answers {1} when the namespace is not registered, {2} when it must be put among
 -- the busy ones first, so that an ended lease is found; else {0, now, settled …, grant …}:
 --   {0 missing | 1 refused | 2 accepted | 3 accepted before, state, queue, task, attempt}
---   {1, revision, default revision, 1 if written past the door} stale, or {0, 1 if at the cap, next run_at or 0, id, value, payload kept aside, lease, its end, …}
+--   {1, revision, default revision, 1 if written past the door} stale, or {0, {hold …}, next run_at or 0, id, value, payload kept aside, lease, its end, …};
+--   a hold is its kind, a colon and its name
 
 local field, registration = arg(), optional()
 local settlements, wants = {}, {}
@@ -56,6 +57,7 @@ local function after(j, s)
   return PENDING, j.attempt, s.text, math.floor(d / 2 + s.jitter * (d - d / 2))
 end
 
+have_counts()
 local function settle(s)
   local j = head(s.id)
   if not j then return { 0, 0, '', '', 0 } end
@@ -153,6 +155,68 @@ local function pick(queues, n)
   return picked
 end
 
+-- MOST_PASSED bounds the jobs that a claim passes one by one, which it does only
+-- while jobs move between lanes.
+local MOST_PASSED = 2000
+
+-- pick_held is pick under the caps of queues and tasks.
+local function pick_held(limits, queues, n)
+  local picked, passed, moving_lanes = {}, 0, relabelling()
+  local left = copy(limits) -- what is picked counts at once
+  local ranks, by_rank
+  if queues then
+    ranks, by_rank = lanes_of(queues)
+  else
+    ranks = call('ZRANGE', base .. 'ranks', 0, -1)
+  end
+  for _, rank in ipairs(ranks) do
+    if #picked >= n then break end
+    local heap, names = {}, {}
+    if by_rank then
+      for _, name in ipairs(by_rank[rank]) do names[#names + 1] = name end
+    else
+      names = call('ZRANGEBYSCORE', base .. 'f:' .. rank, '-inf', digits(now))
+    end
+    for _, name in ipairs(names) do
+      if open(left, name) then
+        -- The first job of a lane is read when its turn comes: until then its front stands for it.
+        local front = tonumber(call('ZSCORE', base .. 'f:' .. rank, name) or 'inf')
+        if front <= now then heap[#heap + 1] = { name = name, read = 0, at = 1, due = { { id = '', run = front } }, unread = true } end
+      end
+    end
+    local some = math.floor((n - #picked) / math.max(1, #heap)) + 1
+    for i = math.floor(#heap / 2), 1, -1 do sink(heap, i) end
+    while heap[1] and #picked < n and passed < MOST_PASSED do
+      local l = heap[1]
+      local more = open(left, l.name)
+      if more and l.unread then
+        l.unread, more = false, fill(l, some)
+      elseif more then
+        local p = l.due[l.at]
+        local queue, task = queue_of(l.name), task_of(l.name)
+        if moving_lanes and task == '' then
+          local j = head(p.id)
+          task = j and j.task or ''
+        end
+        if room_of(left, queue, task) > 0 then
+          picked[#picked + 1] = p
+          spend(left, queue, task)
+        else
+          passed = passed + 1
+        end
+        l.at = l.at + 1
+        more = l.at <= #l.due or fill(l, some)
+      end
+      if not more then
+        heap[1] = heap[#heap]
+        heap[#heap] = nil
+      end
+      sink(heap, 1)
+    end
+  end
+  return picked
+end
+
 -- take makes a picked job running and adds it to a grant, and its worker to holders.
 local function take(w, j, n, out, holders)
   j.state, j.attempt, j.started, j.lease = RUNNING, j.attempt + 1, now, string.sub(redis.sha1hex(w.secret .. n), 1, 32)
@@ -161,12 +225,46 @@ local function take(w, j, n, out, holders)
   stop_waiting(j)
   call('SETRANGE', base .. 'j:' .. j.id, 1, bytes)
   put('running', ends, j.id)
+  count_running(j, 1)
   if w.worker ~= '' then holders[#holders + 1], holders[#holders + 2] = j.id, w.worker end
   out[#out + 1] = j.id
   out[#out + 1] = string.sub(j.value, 1, 1) .. bytes .. string.sub(j.value, 97)
   out[#out + 1] = has(j.flags, ASIDE) and call('GET', base .. 'b:' .. j.id) or ''
   out[#out + 1] = j.lease
   out[#out + 1] = ends
+end
+
+local limits -- read after the settlements
+
+-- held names what keeps due jobs that are left in some queues, or in all.
+local function held(queues, capped)
+  local found, out = {}, {}
+  local function add(hold)
+    if not found[hold] then out[#out + 1] = hold end
+    found[hold] = true
+  end
+  local function look(lane)
+    local holds = limits and holds_of(limits, lane) or {}
+    for _, h in ipairs(holds) do add(h) end
+    if #holds == 0 and capped then add('max_running:') end
+  end
+  local ranks, by_rank
+  if queues then ranks, by_rank = lanes_of(queues) else ranks = call('ZRANGE', base .. 'ranks', 0, -1) end
+  for _, rank in ipairs(ranks) do
+    local fronts = base .. 'f:' .. rank
+    if not by_rank and not limits then
+      if call('ZCOUNT', fronts, '-inf', digits(now)) > 0 then look('') end
+    elseif not by_rank then
+      for _, lane in ipairs(call('ZRANGEBYSCORE', fronts, '-inf', digits(now))) do look(lane) end
+    else
+      for _, lane in ipairs(by_rank[rank]) do
+        local front = call('ZSCORE', fronts, lane)
+        if front and tonumber(front) <= now then look(lane) end
+      end
+    end
+    if capped and not limits and #out > 0 then break end
+  end
+  return out
 end
 
 local quota
@@ -178,8 +276,9 @@ local function grant(w)
     local free = math.max(0, w.cap - call('ZCARD', base .. 'running'))
     if free < room then room, capped = free, true end
   end
-  local picked = pick(w.queues, room + (capped and 1 or 0))
-  local out = { 0, capped and #picked > room and 1 or 0, 0 }
+  local picked
+  if limits then picked = pick_held(limits, w.queues, room) else picked = pick(w.queues, room) end
+  local out = { 0, {}, 0 }
   local bytes, taken, full, holders = 0, 0, false, {}
   for i = 1, math.min(#picked, room), 50 do
     local some, keys = {}, {}
@@ -195,6 +294,7 @@ local function grant(w)
         if not full then
           taken = taken + 1
           take(w, j, taken, out, holders)
+          if limits then spend(limits, j.queue, j.task) end
         end
       else -- an index entry without its job
         drop('p:' .. p.lane, p.id)
@@ -206,8 +306,8 @@ local function grant(w)
   end
   write_indexes()
   if #holders > 0 then call('HSET', base .. 'workers', unpack(holders)) end
-  if full then out[2] = 0 end
-  if taken == 0 then out[3] = next_at(w.queues) or 0 end
+  if taken < w.max and not full and (limits or capped) then out[2] = held(w.queues, capped and taken == room) end
+  if taken == 0 then out[3] = next_at(w.queues, limits and function(lane) return open(limits, lane) end) or 0 end
   if taken > 0 and now - tonumber(record[4] or 0) > 10000000 then
     record[4] = digits(now)
     call('HSET', KEYS[1], 'granted', record[4])
@@ -218,5 +318,9 @@ end
 local out = { 0, now }
 for _, s in ipairs(settlements) do out[#out + 1] = settle(s) end
 write_indexes()
+if #wants > 0 then
+  if relabelling() then relabel(RELABEL_BATCH) end
+  limits = limits_of()
+end
 for _, w in ipairs(wants) do out[#out + 1] = grant(w) end
 return out
