@@ -137,7 +137,7 @@ func TestShed(t *testing.T) {
 	}
 }
 
-// TestBatchAgainstBucket is C10.
+// TestBatchAgainstBucket: a call larger than the bucket can never pass.
 func TestBatchAgainstBucket(t *testing.T) {
 	t.Parallel()
 	q := mustParse(t, `{"max_pending":1000,"enqueue_rate":"50/s"}`)

@@ -15,7 +15,7 @@ import (
 	"flexiq/pkg/testkit"
 )
 
-// C05, C10 and the texts of refusals.
+// A full queue, zero, a call too large, and the texts of refusals.
 func TestQueueFull(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -65,7 +65,7 @@ func TestRateLimited(t *testing.T) {
 	}
 }
 
-// C09: a batch is one unit, on both ways of excess.
+// A batch is one unit, on both ways of excess.
 func TestBatchIsOneUnit(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -96,7 +96,7 @@ func TestBatchIsOneUnit(t *testing.T) {
 	}
 }
 
-// C09: many clients at one free place.
+// Many clients at one free place.
 func TestCrowdAtOneFreePlace(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -116,7 +116,7 @@ func TestCrowdAtOneFreePlace(t *testing.T) {
 	f.wantPending("hasp", 6)
 }
 
-// C10: the cap is compared with what the call would make.
+// The cap is compared with what the call would make.
 func TestExactFit(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -129,7 +129,7 @@ func TestExactFit(t *testing.T) {
 	f.wantPending("bodkin", 100)
 }
 
-// C04: a duplicate adds nothing.
+// A duplicate adds nothing.
 func TestUniqueKey(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

@@ -86,14 +86,14 @@ func TestListJobs(t *testing.T) {
 			t.Errorf("%s: field %q", body, a.Details["field"])
 		}
 	}
-	// C23: another namespace's token of a page shows nothing of it.
+	// Another namespace's token of a page shows nothing of it.
 	res := f.ok("b", "ListJobs", fmt.Sprintf(`{"page_token":%q}`, first["next_page_token"]))
 	if len(ids(res)) != 0 {
 		t.Errorf("another namespace's page token lists %v", ids(res))
 	}
 }
 
-// C23: what belongs to another namespace looks as if it did not exist.
+// What belongs to another namespace looks as if it did not exist.
 func TestAnotherNamespace(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)

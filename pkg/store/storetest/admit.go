@@ -29,7 +29,7 @@ var admitCases = []testcase{
 	{"depth is exact across changes of the limit", admitMovingLimit},
 }
 
-// admitWhole is C09 with reject.
+// admitWhole: a batch is admitted whole or refused whole.
 func admitWhole(f *fixture) {
 	const ns = "hasp"
 	f.put(ns, `{"max_pending":5}`)
@@ -45,7 +45,7 @@ func admitWhole(f *fixture) {
 	f.holds(ns, counts{Pending: 5})
 }
 
-// admitProjected is the first half of C10.
+// admitProjected: the cap is compared with what the call would make.
 func admitProjected(f *fixture) {
 	const ns = "bodkin"
 	f.put(ns, `{"max_pending":100}`)
@@ -56,7 +56,7 @@ func admitProjected(f *fixture) {
 	f.holds(ns, counts{Pending: 100})
 }
 
-// admitZero is C05 at the store.
+// admitZero: zero is a limit, and unset is none.
 func admitZero(f *fixture) {
 	const ns = "vetch"
 	f.put(ns, `{"max_pending":0}`)
@@ -226,7 +226,7 @@ func admitRefused(f *fixture) {
 	f.holds(ns, counts{Pending: 2})
 }
 
-// admitReturned is C12.
+// admitReturned: what comes back is let in, above the cap.
 func admitReturned(f *fixture) {
 	const ns = "ingot"
 	f.put(ns, `{"max_pending":10}`)
@@ -246,7 +246,7 @@ func admitReturned(f *fixture) {
 	f.holds(ns, counts{Pending: 10, Archived: 11})
 }
 
-// admitPoisoned is C04's variation: what the database refuses is that call's
+// admitPoisoned: what the database refuses is that call's
 // own error; it leaves neither jobs nor spent tokens, and its neighbours,
 // in its namespace and in others, are admitted.
 func admitPoisoned(f *fixture) {

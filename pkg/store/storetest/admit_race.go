@@ -11,7 +11,7 @@ import (
 	"flexiq/pkg/store"
 )
 
-// admitRace is C09's crowd: batches of two from many clients onto nine free places.
+// admitRace: batches of two from many clients onto nine free places.
 func admitRace(f *fixture) {
 	const ns, clients = "hasp", 16
 	f.put(ns, `{"max_pending":11}`)

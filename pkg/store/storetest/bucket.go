@@ -53,7 +53,7 @@ func (f *fixture) passes(ns string, want int) {
 	equal(f, fmt.Sprintf("single calls admitted at %s", f.clock.Now().Sub(epoch)), f.pass(ns, want+3), want)
 }
 
-// bucketIdle is the first half of C07.
+// bucketIdle: however long it idled, a bucket has one capacity.
 func bucketIdle(f *fixture) {
 	const ns = "ember"
 	f.put(ns, `{"enqueue_rate":"5/s"}`)
@@ -95,7 +95,7 @@ func bucketRefill(f *fixture) {
 	f.passes(ns, 1)
 }
 
-// bucketNever is the second half of C10.
+// bucketNever: no waiting helps a call larger than the bucket.
 func bucketNever(f *fixture) {
 	const ns = "bodkin"
 	f.put(ns, `{"enqueue_rate":"50/s"}`)
@@ -151,7 +151,7 @@ func bucketForward(f *fixture) {
 	f.passes(ns, 5)
 }
 
-// bucketRestart is C07: a new process gains nothing.
+// bucketRestart: a new process gains nothing.
 func bucketRestart(f *fixture) {
 	const ns = "ember"
 	f.put(ns, `{"enqueue_rate":"5/s"}`)

@@ -110,7 +110,7 @@ func claimCap(f *fixture) {
 	equal(f, "without a cap", len(f.grant(ns, 10).Jobs), 4)
 }
 
-// claimCapZero is C05.
+// claimCapZero: under zero nothing runs.
 func claimCapZero(f *fixture) {
 	const ns = "vetch"
 	f.put(ns, `{"max_running":0}`)
@@ -144,7 +144,7 @@ func claimLowered(f *fixture) {
 	equal(f, "claimed with one running", len(f.grant(ns, 10).Jobs), 1)
 }
 
-// claimAttempts is C13 at the store.
+// claimAttempts: being held back by a cap is no attempt.
 func claimAttempts(f *fixture) {
 	const ns, n = "ferrule", 10
 	f.put(ns, `{"max_running":1}`)

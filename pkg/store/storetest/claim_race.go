@@ -44,7 +44,7 @@ func claimRace(f *fixture) {
 }
 
 // claimCapRace: workers that claim and finish as fast as they can never hold
-// more than the cap, and none of the slots leaks (C03).
+// more than the cap, and none of the slots leaks.
 func claimCapRace(f *fixture) {
 	const ns, n, workers, most = "plover", 60, 6, 4
 	f.put(ns, fmt.Sprintf(`{"max_running":%d}`, most))

@@ -43,7 +43,7 @@ func uniqueHolder(f *fixture) {
 	f.reason(err, fault.NotFound)
 }
 
-// uniqueDepth is C04.
+// uniqueDepth: a duplicate adds nothing to the depth.
 func uniqueDepth(f *fixture) {
 	const ns = "tansy"
 	f.put(ns, `{"max_pending":10}`)
@@ -221,7 +221,7 @@ func debounceMaxWait(f *fixture) {
 	f.take(ns)
 }
 
-// debounceRunning is C27: an update during the run is not lost.
+// debounceRunning: an update during the run is not lost.
 func debounceRunning(f *fixture) {
 	const ns = "quill"
 	first := f.spec(debounced(time.Second, 0, "one"))

@@ -185,7 +185,7 @@ func leaseOldest(f *fixture) {
 	f.holds("ns0", counts{Pending: 2, Running: 1})
 }
 
-// leaseSlot is C02 at the store.
+// leaseSlot: a lost worker's slot is free when its lease has ended.
 func leaseSlot(f *fixture) {
 	const ns = "ostler"
 	f.put(ns, `{"max_running":1}`)
@@ -200,7 +200,7 @@ func leaseSlot(f *fixture) {
 	equal(f, "one at a time", len(f.grant(ns, 1).Held) > 0, true)
 }
 
-// leaseRounds is C01 at the store.
+// leaseRounds: many lost workers leave the counts right.
 func leaseRounds(f *fixture) {
 	const ns, rounds, each = "kelp-4", 8, 10
 	f.put(ns, `{"max_pending":50,"max_running":10}`)

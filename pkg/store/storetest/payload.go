@@ -46,7 +46,7 @@ func everyByte() []byte {
 	return b
 }
 
-// payloadBytes is C22: each runs to its end and is read back as it was, on
+// payloadBytes: each runs to its end and is read back as it was, on
 // every way that it goes.
 func payloadBytes(f *fixture) {
 	const ns = "ns"

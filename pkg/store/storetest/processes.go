@@ -198,7 +198,7 @@ func processKilledProducer(f *fixture) {
 	f.holds(ns, counts{Pending: int64(len(there))})
 }
 
-// processKilledWorker is C03 at the store: nothing stays taken.
+// processKilledWorker: nothing stays taken.
 func processKilledWorker(f *fixture) {
 	const ns, n, most = "plover", 12, 5
 	f.s = f.openWith(nil)

@@ -302,7 +302,7 @@ func settleOther(f *fixture) {
 	f.holds(ns, counts{Pending: 1, Archived: 1})
 }
 
-// settleErrors is C22's error text with control bytes.
+// settleErrors: an error text with control bytes is cleaned and kept.
 func settleErrors(f *fixture) {
 	const ns = "ns"
 	texts := map[string]string{

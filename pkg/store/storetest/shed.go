@@ -15,7 +15,7 @@ var shedCases = []testcase{
 	{"a shed flood", shedFlood},
 }
 
-// shedBatch is C09 with drop.
+// shedBatch: a batch is shed whole.
 func shedBatch(f *fixture) {
 	const ns = "hasp"
 	f.put(ns, `{"max_pending":5,"on_excess":"drop"}`)
@@ -83,7 +83,7 @@ func shedNeverLive(f *fixture) {
 	f.holds(ns, counts{Dead: 1, Shed: 1})
 }
 
-// shedKeys is C27: what was shed blocks no later enqueue of the same work.
+// shedKeys: what was shed blocks no later enqueue of the same work.
 func shedKeys(f *fixture) {
 	const ns = "quill"
 	unique := func(s *job.Spec) { s.UniqueKey = "bill-4" }

@@ -55,7 +55,7 @@ func (f *fixture) inForce(ns string) (quota.Quota, store.Stamp) {
 	return c.Quota, c.Stamp
 }
 
-// trimCeilings is C18's list of ceilings.
+// trimCeilings: exactly the ceiling remains, for small ones and large ones.
 func trimCeilings(f *fixture) {
 	term := f.term()
 	for _, n := range []int{0, 1, 2, 3, 20} {
@@ -174,7 +174,7 @@ func trimScope(f *fixture) {
 	f.holds("a", all)
 }
 
-// trimTerm is C16's late leader.
+// trimTerm: a leader that comes late deletes nothing.
 func trimTerm(f *fixture) {
 	const ns = "gantry"
 	other := f.open()
