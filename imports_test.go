@@ -25,7 +25,7 @@ type layer struct {
 }
 
 var (
-	pure     = []string{"pkg/namespace", "pkg/fault", "pkg/quota", "pkg/job"}
+	pure     = []string{"pkg/namespace", "pkg/fault", "pkg/quota", "pkg/job", "pkg/schedule"}
 	contract = []string{"pkg/store", "pkg/store/admit"}
 	means    = []string{
 		"pkg/auth", "pkg/rpc", "pkg/bus", "pkg/configcache", "pkg/lease", "pkg/batch", "pkg/telemetry", "pkg/wire", "pkg/api/...",

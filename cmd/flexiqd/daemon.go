@@ -289,6 +289,7 @@ func (d *daemon) openServices(ctx context.Context) error {
 		cfg.MaxPayload = d.opts.MaxPayload
 		if d.admission, err = admission.New(cfg, admission.Deps{
 			Store: d.store, Jobs: d.store, Quotas: d.caches.Quotas, Hints: d.conn, Reports: d.conn, Log: d.log, Registerer: d.reg,
+			Schedules: d.store, Triggers: d.store, Messages: d.conn,
 		}); err != nil {
 			return err
 		}
@@ -315,7 +316,7 @@ func (d *daemon) openServices(ctx context.Context) error {
 	}
 	if d.opts.runs(configService) {
 		cfg := config.DefaultConfig()
-		cfg.Process = d.name
+		cfg.Process, cfg.MaxPayload = d.name, d.opts.MaxPayload
 		if d.config, err = config.New(cfg, config.Deps{
 			Store: d.store, Bus: d.conn, Invalidate: d.hinted, Cut: d.cut, Log: d.log, Registerer: d.reg,
 		}); err != nil {

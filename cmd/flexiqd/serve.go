@@ -181,6 +181,9 @@ func (d *daemon) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("/", rpc.Handler(d.methods, d.verifier, rpc.HandlerOptions{Log: d.log, Metrics: d.calls}))
 	mux.Handle(grpchealth.NewHandler(d.health.Checker(d.served()...)))
+	if d.admission != nil {
+		mux.Handle("POST /v1/triggers/{namespace}/{name}", d.admission.Triggers(d.verifier.Attempts()))
+	}
 	mux.Handle("GET /healthz", d.health.Live())
 	mux.Handle("GET /readyz", d.health.Ready())
 	mux.Handle("GET /metrics", telemetry.MetricsHandler(d.reg))

@@ -39,6 +39,8 @@ type commands struct {
 	Work       workCmd       `cmd:"" help:"Run jobs with a command."`
 	Jobs       jobsCmd       `cmd:"" help:"Read, cancel and await jobs."`
 	Dead       deadCmd       `cmd:"" help:"Read, replay and delete dead letters."`
+	Schedules  schedulesCmd  `cmd:"" help:"Enqueue jobs by the clock."`
+	Triggers   triggersCmd   `cmd:"" help:"Let requests from outside enqueue jobs."`
 	Quota      quotaCmd      `cmd:"" help:"Read and change the quota of the namespace."`
 	Usage      usageCmd      `cmd:"" help:"Show what the namespace holds beside its limits."`
 	Tokens     tokensCmd     `cmd:"" help:"Create, list and revoke tokens."`

@@ -31,6 +31,11 @@ func Subject(verb, nsToken, tokenID string) string {
 	return RequestPrefix + verb + "." + nsToken + "." + tokenID
 }
 
+// TriggerSubject is where messages fire a trigger.
+func TriggerSubject(ns, name string) string {
+	return TriggerPrefix + namespace.Encode(ns) + "." + namespace.Encode(name)
+}
+
 // Inbox is the prefix, without a closing dot, below which a token receives replies.
 func Inbox(nsToken, tokenID string) string {
 	return InboxPrefix + nsToken + "." + tokenID

@@ -33,7 +33,8 @@ func TestPermissions(t *testing.T) {
 			"inspector", auth.Identity{Namespace: ">", TokenID: "t3", Scopes: []auth.Scope{auth.Inspect}},
 			[]string{
 				"fq.v1.get-job.=3e.t3", "fq.v1.list-jobs.=3e.t3", "fq.v1.get-quota.=3e.t3", "fq.v1.get-usage.=3e.t3",
-				"fq.v1.list-dead-letters.=3e.t3", "fq.v1.get-dead-letter.=3e.t3", "fq.v1.list-audit.=3e.t3",
+				"fq.v1.list-dead-letters.=3e.t3", "fq.v1.get-dead-letter.=3e.t3", "fq.v1.list-schedules.=3e.t3", "fq.v1.list-triggers.=3e.t3",
+				"fq.v1.list-audit.=3e.t3",
 				"fq.v1.get-setting.=3e.t3", "fq.v1.list-settings.=3e.t3",
 			},
 			[]string{"_INBOX.=3e.t3.>", "fqe.v1.=3e.>"},
@@ -43,6 +44,8 @@ func TestPermissions(t *testing.T) {
 			[]string{
 				"fq.v1.set-quota.default.t4", "fq.v1.edit-quota.default.t4", "fq.v1.clear-quota.default.t4",
 				"fq.v1.delete-dead-letters.default.t4", "fq.v1.replay-dead-letters.default.t4",
+				"fq.v1.put-schedule.default.t4", "fq.v1.delete-schedule.default.t4", "fq.v1.pause-schedule.default.t4",
+				"fq.v1.resume-schedule.default.t4", "fq.v1.run-schedule.default.t4", "fq.v1.put-trigger.default.t4", "fq.v1.delete-trigger.default.t4",
 				"fq.v1.create-token.default.t4", "fq.v1.list-tokens.default.t4", "fq.v1.revoke-token.default.t4",
 				"fq.v1.put-setting.default.t4", "fq.v1.delete-setting.default.t4",
 			},

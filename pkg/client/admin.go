@@ -134,3 +134,55 @@ func (a Admin) DeleteSetting(ctx context.Context, key string) error {
 	_, err := write[flexiqv1.DeleteSettingResponse](ctx, a.c, "DeleteSetting", &flexiqv1.DeleteSettingRequest{Key: key})
 	return err
 }
+
+// PutSchedule creates or replaces a schedule.
+func (a Admin) PutSchedule(ctx context.Context, req *flexiqv1.PutScheduleRequest) (*flexiqv1.Schedule, error) {
+	res, err := write[flexiqv1.PutScheduleResponse](ctx, a.c, "PutSchedule", req)
+	return res.GetSchedule(), err
+}
+
+// DeleteSchedule removes a schedule. NOT_FOUND when there is none.
+func (a Admin) DeleteSchedule(ctx context.Context, name string) error {
+	_, err := write[flexiqv1.DeleteScheduleResponse](ctx, a.c, "DeleteSchedule", &flexiqv1.DeleteScheduleRequest{Name: name})
+	return err
+}
+
+// PauseSchedule stops a schedule until it is resumed.
+func (a Admin) PauseSchedule(ctx context.Context, name string) (*flexiqv1.Schedule, error) {
+	res, err := write[flexiqv1.PauseScheduleResponse](ctx, a.c, "PauseSchedule", &flexiqv1.PauseScheduleRequest{Name: name})
+	return res.GetSchedule(), err
+}
+
+// ResumeSchedule lets a schedule go on with its next slot.
+func (a Admin) ResumeSchedule(ctx context.Context, name string) (*flexiqv1.Schedule, error) {
+	res, err := write[flexiqv1.ResumeScheduleResponse](ctx, a.c, "ResumeSchedule", &flexiqv1.ResumeScheduleRequest{Name: name})
+	return res.GetSchedule(), err
+}
+
+// RunSchedule enqueues a schedule's job now, beside its slots.
+func (a Admin) RunSchedule(ctx context.Context, name string) (*flexiqv1.EnqueueResult, error) {
+	res, err := write[flexiqv1.RunScheduleResponse](ctx, a.c, "RunSchedule", &flexiqv1.RunScheduleRequest{Name: name})
+	return res.GetResult(), err
+}
+
+// ListSchedules reads one page of schedules.
+func (a Admin) ListSchedules(ctx context.Context, req *flexiqv1.ListSchedulesRequest) (*flexiqv1.ListSchedulesResponse, error) {
+	return read[flexiqv1.ListSchedulesResponse](ctx, a.c, "ListSchedules", req)
+}
+
+// PutTrigger creates or replaces a trigger; it is in force within two seconds.
+func (a Admin) PutTrigger(ctx context.Context, req *flexiqv1.PutTriggerRequest) (*flexiqv1.Trigger, error) {
+	res, err := write[flexiqv1.PutTriggerResponse](ctx, a.c, "PutTrigger", req)
+	return res.GetTrigger(), err
+}
+
+// DeleteTrigger removes a trigger. NOT_FOUND when there is none.
+func (a Admin) DeleteTrigger(ctx context.Context, name string) error {
+	_, err := write[flexiqv1.DeleteTriggerResponse](ctx, a.c, "DeleteTrigger", &flexiqv1.DeleteTriggerRequest{Name: name})
+	return err
+}
+
+// ListTriggers reads one page of triggers, without their secrets.
+func (a Admin) ListTriggers(ctx context.Context, req *flexiqv1.ListTriggersRequest) (*flexiqv1.ListTriggersResponse, error) {
+	return read[flexiqv1.ListTriggersResponse](ctx, a.c, "ListTriggers", req)
+}

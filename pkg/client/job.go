@@ -164,3 +164,13 @@ func checkText(prefix string, j Job) error {
 	}
 	return nil
 }
+
+// Template is the job as schedules and triggers keep it, without an id and a
+// start time.
+func (j Job) Template() (*flexiqv1.JobSpec, error) {
+	s, err := j.spec("job")
+	if s != nil && j.ID == "" {
+		s.Id = ""
+	}
+	return s, err
+}

@@ -25,6 +25,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
 	"flexiq/pkg/batch"
@@ -93,20 +94,26 @@ type Deps struct {
 	Log        zerolog.Logger
 	Registerer prometheus.Registerer // nil: the metrics are kept for nobody
 	Batch      *batch.Metrics        // nil: none
+	Schedules  store.Schedules       // nil: none is fired
+	Triggers   store.Triggers        // nil: there are none
+	Messages   Messages              // of triggers; nil: none is heard
 }
 
 // Service decides enqueue calls. It is safe for concurrent use.
 type Service struct {
-	cfg     Config
-	store   store.Admission
-	jobs    Jobs
-	quotas  Quotas
-	hints   Hints
-	log     zerolog.Logger
-	metrics *metrics
-	group   *batch.Group[*parcel, []store.Outcome]
-	tally   *tally
-	warned  *rate.Sometimes // an unreadable quota is logged now and then, not per call
+	cfg       Config
+	store     store.Admission
+	jobs      Jobs
+	quotas    Quotas
+	hints     Hints
+	log       zerolog.Logger
+	metrics   *metrics
+	group     *batch.Group[*parcel, []store.Outcome]
+	tally     *tally
+	schedules store.Schedules
+	triggers  *knownTriggers
+	messages  Messages
+	warned    *rate.Sometimes // an unreadable quota is logged now and then, not per call
 
 	life       context.Context // of the loads of quotas
 	end        context.CancelFunc
@@ -135,6 +142,8 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		log: deps.Log, metrics: m, tally: newTally(uuid.NewString(), deps.Reports),
 		warned: &rate.Sometimes{Interval: 10 * time.Second}, cold: make(map[string][]*parcel),
 		unreadable: make(map[string]time.Time),
+		schedules:  deps.Schedules, messages: deps.Messages,
+		triggers: &knownTriggers{store: deps.Triggers, all: make(map[triggerKey]knownTrigger)},
 	}
 	s.life, s.end = context.WithCancel(context.Background())
 	s.group = batch.New("admit", cfg.Lanes, batch.Options[*parcel]{
@@ -160,8 +169,21 @@ func (s *Service) Methods() []rpc.Method {
 // reportEvery is how often the counts are reported.
 const reportEvery = time.Second
 
-// Run reports what was counted until ctx ends, the rest included.
+// Run fires schedules, hears the messages of triggers and reports what was
+// counted until ctx ends, the rest included. It fails when it cannot subscribe.
 func (s *Service) Run(ctx context.Context) error {
+	parts, ctx := errgroup.WithContext(ctx)
+	if s.schedules != nil {
+		parts.Go(func() error { s.fireSchedules(ctx); return nil })
+	}
+	if s.messages != nil && s.triggers.store != nil {
+		parts.Go(func() error { return s.hearTriggers(ctx) })
+	}
+	parts.Go(func() error { return s.report(ctx) })
+	return parts.Wait()
+}
+
+func (s *Service) report(ctx context.Context) error {
 	tick := time.NewTicker(reportEvery)
 	defer tick.Stop()
 	for {

@@ -2,6 +2,7 @@ package admission
 
 import (
 	"context"
+	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/protobuf/proto"
@@ -17,6 +18,9 @@ const (
 	metricJobs      = "flexiq_admission_jobs_total"
 	metricRefused   = "flexiq_admission_refused_calls_total"
 	metricStale     = "flexiq_admission_stale_quota_total"
+	metricFired     = "flexiq_admission_slots_fired_total"
+	metricSlots     = "flexiq_admission_slots_refused_total"
+	metricMessages  = "flexiq_admission_trigger_messages_dropped_total"
 	metricCancelled = "flexiq_admission_cancelled_jobs_total"
 )
 
@@ -26,6 +30,8 @@ type metrics struct {
 	refused               *prometheus.CounterVec // calls by reason
 	stale                 prometheus.Counter
 	cancelled, cancelling prometheus.Counter
+
+	fired, slotsRefused, droppedMessages prometheus.Counter
 }
 
 func newMetrics(reg prometheus.Registerer) (*metrics, error) {
@@ -45,12 +51,21 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 		stale: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: metricStale, Help: "Decisions repeated because the quota had changed.",
 		}),
+		fired: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: metricFired, Help: "Slots of schedules that this process made jobs of.",
+		}),
+		slotsRefused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: metricSlots, Help: "Slots of schedules that were refused when they were first tried.",
+		}),
+		droppedMessages: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: metricMessages, Help: "Messages on subjects of triggers that no job was made of.",
+		}),
 		cancelled: cancelled.WithLabelValues("pending"), cancelling: cancelled.WithLabelValues("running"),
 	}
 	if reg == nil {
 		return m, nil
 	}
-	for _, c := range []prometheus.Collector{jobs, cancelled, m.refused, m.stale} {
+	for _, c := range []prometheus.Collector{jobs, cancelled, m.refused, m.stale, m.fired, m.slotsRefused, m.droppedMessages} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
@@ -62,6 +77,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 // and the debug line are all that is told.
 func (s *Service) count(ns string, jobs int, o *store.Outcome) {
 	switch {
+	case errors.Is(o.Err, store.ErrSlot): // another process had it
 	case o.Err != nil:
 		s.refuse(ns, jobs, o.Err)
 	case o.Repeat:

@@ -24,6 +24,8 @@ const (
 	targetNamespace    = "namespace"    // a namespace's quota; the target is its name
 	targetInstallation = "installation" // the default quota; the target is "quota"
 	targetToken        = "token"        // the target is the token's id
+	targetSchedule     = "schedule"     // the target is its name
+	targetTrigger      = "trigger"      // the target is its name
 	targetDeadLetters  = "dead_letters" // the target is an id, or says which they are
 )
 
@@ -162,6 +164,11 @@ func refusedRecord(ctx context.Context, operation string, req proto.Message) sto
 	case *flexiqv1.DeleteNamespaceRequest:
 		r = record(ctx, operation)
 		r.TargetKind, r.Target = targetNamespace, clip(req.GetNamespace())
+	case interface{ GetName() string }: // of a schedule or a trigger
+		r = producerRecord(ctx, operation, targetSchedule, req.GetName())
+		if strings.HasSuffix(operation, "-trigger") {
+			r.TargetKind = targetTrigger
+		}
 	default: // a clear, or a body that could not be read
 		r = quotaRecord(ctx, operation)
 		if isTokenVerb(operation) {

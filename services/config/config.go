@@ -27,6 +27,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"flexiq/pkg/configcache"
+	"flexiq/pkg/job"
 	"flexiq/pkg/rpc"
 	"flexiq/pkg/store"
 )
@@ -37,6 +38,8 @@ type Config struct {
 	Process string
 	// MaxWait is how long a write with wait waits for the processes at most.
 	MaxWait time.Duration
+	// MaxPayload is how many bytes a job's payload or args may have.
+	MaxPayload int
 	// Settle is the time after which every process has noticed what the store holds.
 	Settle time.Duration
 }
@@ -44,7 +47,7 @@ type Config struct {
 // DefaultConfig waits five seconds, and lets as much time pass as caches may be
 // old. Process has no default.
 func DefaultConfig() Config {
-	return Config{MaxWait: 5 * time.Second, Settle: configcache.Validity}
+	return Config{MaxWait: 5 * time.Second, MaxPayload: job.DefaultMaxPayload, Settle: configcache.Validity}
 }
 
 // Store is what the service needs of the store.
@@ -56,6 +59,9 @@ type Store interface {
 	store.Letters
 	store.Settings
 	EraseNamespace(ctx context.Context, ns string, limit int) (more bool, err error)
+	store.Schedules
+	store.Triggers
+	Admit(ctx context.Context, calls []store.Call) ([]store.Outcome, error)
 }
 
 // Bus carries hints out and reports in.
@@ -64,6 +70,8 @@ type Bus interface {
 	PublishConfig(kind store.Kind, key string, revision int64)
 	// PublishReady tells the gates that namespaces have new work.
 	PublishReady(namespaces []string)
+	// CheckTriggerStream makes sure that a stream holds only messages of a namespace's triggers.
+	CheckTriggerStream(ctx context.Context, stream, namespace string) error
 	// OnStats hears what admission counted.
 	OnStats(func(report []byte)) (stop func(), err error)
 	// OnSweep hears what retention sweeps did.
@@ -129,6 +137,15 @@ func (s *Service) Methods() []rpc.Method {
 		rpc.Unary("GetDeadLetter", s.getDeadLetter),
 		write(s, "DeleteDeadLetters", s.deleteDeadLetters),
 		write(s, "ReplayDeadLetters", s.replayDeadLetters),
+		write(s, "PutSchedule", s.putSchedule),
+		write(s, "DeleteSchedule", s.deleteSchedule),
+		write(s, "PauseSchedule", s.pauseSchedule),
+		write(s, "ResumeSchedule", s.resumeSchedule),
+		write(s, "RunSchedule", s.runSchedule),
+		rpc.Unary("ListSchedules", s.listSchedules),
+		write(s, "PutTrigger", s.putTrigger),
+		write(s, "DeleteTrigger", s.deleteTrigger),
+		rpc.Unary("ListTriggers", s.listTriggers),
 		rpc.Unary("ListAudit", s.listAudit),
 		write(s, "CreateToken", s.createToken),
 		rpc.Unary("ListTokens", s.listTokens),

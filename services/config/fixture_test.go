@@ -18,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"flexiq/pkg/auth"
+	"flexiq/pkg/fault"
 	"flexiq/pkg/job"
 	"flexiq/pkg/quota"
 	"flexiq/pkg/rpc"
@@ -36,6 +37,14 @@ type ears struct {
 	mu    sync.Mutex
 	hints []hint
 	ready []string
+}
+
+// CheckTriggerStream knows one stream, of the namespace streams.
+func (e *ears) CheckTriggerStream(_ context.Context, stream, ns string) error {
+	if stream == "S" && ns == "streams" {
+		return nil
+	}
+	return fault.Invalid("nats.durable_stream", "there is no such stream")
 }
 
 func (e *ears) PublishConfig(kind store.Kind, key string, _ int64) {

@@ -3287,7 +3287,7 @@ var File_flexiq_v1_admin_proto protoreflect.FileDescriptor
 
 const file_flexiq_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x15flexiq/v1/admin.proto\x12\tflexiq.v1\x1a\x13flexiq/v1/job.proto\x1a\x15flexiq/v1/quota.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"+\n" +
+	"\x15flexiq/v1/admin.proto\x12\tflexiq.v1\x1a\x13flexiq/v1/job.proto\x1a\x15flexiq/v1/quota.proto\x1a\x18flexiq/v1/schedule.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"+\n" +
 	"\x0fGetQuotaRequest\x12\x18\n" +
 	"\adefault\x18\x01 \x01(\bR\adefault\"\xd7\x01\n" +
 	"\x10GetQuotaResponse\x12/\n" +
@@ -3552,7 +3552,7 @@ const file_flexiq_v1_admin_proto_rawDesc = "" +
 	"updated_by\x18\x05 \x01(\tR\tupdatedBy\"(\n" +
 	"\x14DeleteSettingRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\"\x17\n" +
-	"\x15DeleteSettingResponse2\xcd\f\n" +
+	"\x15DeleteSettingResponse2\xaf\x12\n" +
 	"\fAdminService\x12C\n" +
 	"\bGetQuota\x12\x1a.flexiq.v1.GetQuotaRequest\x1a\x1b.flexiq.v1.GetQuotaResponse\x12C\n" +
 	"\bSetQuota\x12\x1a.flexiq.v1.SetQuotaRequest\x1a\x1b.flexiq.v1.SetQuotaResponse\x12F\n" +
@@ -3563,7 +3563,17 @@ const file_flexiq_v1_admin_proto_rawDesc = "" +
 	"\x0fListDeadLetters\x12!.flexiq.v1.ListDeadLettersRequest\x1a\".flexiq.v1.ListDeadLettersResponse\x12R\n" +
 	"\rGetDeadLetter\x12\x1f.flexiq.v1.GetDeadLetterRequest\x1a .flexiq.v1.GetDeadLetterResponse\x12^\n" +
 	"\x11DeleteDeadLetters\x12#.flexiq.v1.DeleteDeadLettersRequest\x1a$.flexiq.v1.DeleteDeadLettersResponse\x12^\n" +
-	"\x11ReplayDeadLetters\x12#.flexiq.v1.ReplayDeadLettersRequest\x1a$.flexiq.v1.ReplayDeadLettersResponse\x12F\n" +
+	"\x11ReplayDeadLetters\x12#.flexiq.v1.ReplayDeadLettersRequest\x1a$.flexiq.v1.ReplayDeadLettersResponse\x12L\n" +
+	"\vPutSchedule\x12\x1d.flexiq.v1.PutScheduleRequest\x1a\x1e.flexiq.v1.PutScheduleResponse\x12U\n" +
+	"\x0eDeleteSchedule\x12 .flexiq.v1.DeleteScheduleRequest\x1a!.flexiq.v1.DeleteScheduleResponse\x12R\n" +
+	"\rPauseSchedule\x12\x1f.flexiq.v1.PauseScheduleRequest\x1a .flexiq.v1.PauseScheduleResponse\x12U\n" +
+	"\x0eResumeSchedule\x12 .flexiq.v1.ResumeScheduleRequest\x1a!.flexiq.v1.ResumeScheduleResponse\x12L\n" +
+	"\vRunSchedule\x12\x1d.flexiq.v1.RunScheduleRequest\x1a\x1e.flexiq.v1.RunScheduleResponse\x12R\n" +
+	"\rListSchedules\x12\x1f.flexiq.v1.ListSchedulesRequest\x1a .flexiq.v1.ListSchedulesResponse\x12I\n" +
+	"\n" +
+	"PutTrigger\x12\x1c.flexiq.v1.PutTriggerRequest\x1a\x1d.flexiq.v1.PutTriggerResponse\x12R\n" +
+	"\rDeleteTrigger\x12\x1f.flexiq.v1.DeleteTriggerRequest\x1a .flexiq.v1.DeleteTriggerResponse\x12O\n" +
+	"\fListTriggers\x12\x1e.flexiq.v1.ListTriggersRequest\x1a\x1f.flexiq.v1.ListTriggersResponse\x12F\n" +
 	"\tListAudit\x12\x1b.flexiq.v1.ListAuditRequest\x1a\x1c.flexiq.v1.ListAuditResponse\x12L\n" +
 	"\vCreateToken\x12\x1d.flexiq.v1.CreateTokenRequest\x1a\x1e.flexiq.v1.CreateTokenResponse\x12I\n" +
 	"\n" +
@@ -3648,6 +3658,24 @@ var file_flexiq_v1_admin_proto_goTypes = []any{
 	(*AdmissionCounts)(nil),           // 52: flexiq.v1.AdmissionCounts
 	(*Job)(nil),                       // 53: flexiq.v1.Job
 	(*durationpb.Duration)(nil),       // 54: google.protobuf.Duration
+	(*PutScheduleRequest)(nil),        // 55: flexiq.v1.PutScheduleRequest
+	(*DeleteScheduleRequest)(nil),     // 56: flexiq.v1.DeleteScheduleRequest
+	(*PauseScheduleRequest)(nil),      // 57: flexiq.v1.PauseScheduleRequest
+	(*ResumeScheduleRequest)(nil),     // 58: flexiq.v1.ResumeScheduleRequest
+	(*RunScheduleRequest)(nil),        // 59: flexiq.v1.RunScheduleRequest
+	(*ListSchedulesRequest)(nil),      // 60: flexiq.v1.ListSchedulesRequest
+	(*PutTriggerRequest)(nil),         // 61: flexiq.v1.PutTriggerRequest
+	(*DeleteTriggerRequest)(nil),      // 62: flexiq.v1.DeleteTriggerRequest
+	(*ListTriggersRequest)(nil),       // 63: flexiq.v1.ListTriggersRequest
+	(*PutScheduleResponse)(nil),       // 64: flexiq.v1.PutScheduleResponse
+	(*DeleteScheduleResponse)(nil),    // 65: flexiq.v1.DeleteScheduleResponse
+	(*PauseScheduleResponse)(nil),     // 66: flexiq.v1.PauseScheduleResponse
+	(*ResumeScheduleResponse)(nil),    // 67: flexiq.v1.ResumeScheduleResponse
+	(*RunScheduleResponse)(nil),       // 68: flexiq.v1.RunScheduleResponse
+	(*ListSchedulesResponse)(nil),     // 69: flexiq.v1.ListSchedulesResponse
+	(*PutTriggerResponse)(nil),        // 70: flexiq.v1.PutTriggerResponse
+	(*DeleteTriggerResponse)(nil),     // 71: flexiq.v1.DeleteTriggerResponse
+	(*ListTriggersResponse)(nil),      // 72: flexiq.v1.ListTriggersResponse
 }
 var file_flexiq_v1_admin_proto_depIdxs = []int32{
 	47, // 0: flexiq.v1.GetQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
@@ -3705,39 +3733,57 @@ var file_flexiq_v1_admin_proto_depIdxs = []int32{
 	17, // 52: flexiq.v1.AdminService.GetDeadLetter:input_type -> flexiq.v1.GetDeadLetterRequest
 	19, // 53: flexiq.v1.AdminService.DeleteDeadLetters:input_type -> flexiq.v1.DeleteDeadLettersRequest
 	21, // 54: flexiq.v1.AdminService.ReplayDeadLetters:input_type -> flexiq.v1.ReplayDeadLettersRequest
-	24, // 55: flexiq.v1.AdminService.ListAudit:input_type -> flexiq.v1.ListAuditRequest
-	27, // 56: flexiq.v1.AdminService.CreateToken:input_type -> flexiq.v1.CreateTokenRequest
-	29, // 57: flexiq.v1.AdminService.ListTokens:input_type -> flexiq.v1.ListTokensRequest
-	32, // 58: flexiq.v1.AdminService.RevokeToken:input_type -> flexiq.v1.RevokeTokenRequest
-	11, // 59: flexiq.v1.AdminService.ListNamespaces:input_type -> flexiq.v1.ListNamespacesRequest
-	36, // 60: flexiq.v1.AdminService.DeleteNamespace:input_type -> flexiq.v1.DeleteNamespaceRequest
-	39, // 61: flexiq.v1.AdminService.GetSetting:input_type -> flexiq.v1.GetSettingRequest
-	41, // 62: flexiq.v1.AdminService.ListSettings:input_type -> flexiq.v1.ListSettingsRequest
-	43, // 63: flexiq.v1.AdminService.PutSetting:input_type -> flexiq.v1.PutSettingRequest
-	45, // 64: flexiq.v1.AdminService.DeleteSetting:input_type -> flexiq.v1.DeleteSettingRequest
-	34, // 65: flexiq.v1.AdminService.ExchangeToken:input_type -> flexiq.v1.ExchangeTokenRequest
-	1,  // 66: flexiq.v1.AdminService.GetQuota:output_type -> flexiq.v1.GetQuotaResponse
-	3,  // 67: flexiq.v1.AdminService.SetQuota:output_type -> flexiq.v1.SetQuotaResponse
-	5,  // 68: flexiq.v1.AdminService.EditQuota:output_type -> flexiq.v1.EditQuotaResponse
-	7,  // 69: flexiq.v1.AdminService.ClearQuota:output_type -> flexiq.v1.ClearQuotaResponse
-	9,  // 70: flexiq.v1.AdminService.GetUsage:output_type -> flexiq.v1.GetUsageResponse
-	16, // 71: flexiq.v1.AdminService.ListDeadLetters:output_type -> flexiq.v1.ListDeadLettersResponse
-	18, // 72: flexiq.v1.AdminService.GetDeadLetter:output_type -> flexiq.v1.GetDeadLetterResponse
-	20, // 73: flexiq.v1.AdminService.DeleteDeadLetters:output_type -> flexiq.v1.DeleteDeadLettersResponse
-	22, // 74: flexiq.v1.AdminService.ReplayDeadLetters:output_type -> flexiq.v1.ReplayDeadLettersResponse
-	25, // 75: flexiq.v1.AdminService.ListAudit:output_type -> flexiq.v1.ListAuditResponse
-	28, // 76: flexiq.v1.AdminService.CreateToken:output_type -> flexiq.v1.CreateTokenResponse
-	30, // 77: flexiq.v1.AdminService.ListTokens:output_type -> flexiq.v1.ListTokensResponse
-	33, // 78: flexiq.v1.AdminService.RevokeToken:output_type -> flexiq.v1.RevokeTokenResponse
-	12, // 79: flexiq.v1.AdminService.ListNamespaces:output_type -> flexiq.v1.ListNamespacesResponse
-	37, // 80: flexiq.v1.AdminService.DeleteNamespace:output_type -> flexiq.v1.DeleteNamespaceResponse
-	40, // 81: flexiq.v1.AdminService.GetSetting:output_type -> flexiq.v1.GetSettingResponse
-	42, // 82: flexiq.v1.AdminService.ListSettings:output_type -> flexiq.v1.ListSettingsResponse
-	44, // 83: flexiq.v1.AdminService.PutSetting:output_type -> flexiq.v1.PutSettingResponse
-	46, // 84: flexiq.v1.AdminService.DeleteSetting:output_type -> flexiq.v1.DeleteSettingResponse
-	35, // 85: flexiq.v1.AdminService.ExchangeToken:output_type -> flexiq.v1.ExchangeTokenResponse
-	66, // [66:86] is the sub-list for method output_type
-	46, // [46:66] is the sub-list for method input_type
+	55, // 55: flexiq.v1.AdminService.PutSchedule:input_type -> flexiq.v1.PutScheduleRequest
+	56, // 56: flexiq.v1.AdminService.DeleteSchedule:input_type -> flexiq.v1.DeleteScheduleRequest
+	57, // 57: flexiq.v1.AdminService.PauseSchedule:input_type -> flexiq.v1.PauseScheduleRequest
+	58, // 58: flexiq.v1.AdminService.ResumeSchedule:input_type -> flexiq.v1.ResumeScheduleRequest
+	59, // 59: flexiq.v1.AdminService.RunSchedule:input_type -> flexiq.v1.RunScheduleRequest
+	60, // 60: flexiq.v1.AdminService.ListSchedules:input_type -> flexiq.v1.ListSchedulesRequest
+	61, // 61: flexiq.v1.AdminService.PutTrigger:input_type -> flexiq.v1.PutTriggerRequest
+	62, // 62: flexiq.v1.AdminService.DeleteTrigger:input_type -> flexiq.v1.DeleteTriggerRequest
+	63, // 63: flexiq.v1.AdminService.ListTriggers:input_type -> flexiq.v1.ListTriggersRequest
+	24, // 64: flexiq.v1.AdminService.ListAudit:input_type -> flexiq.v1.ListAuditRequest
+	27, // 65: flexiq.v1.AdminService.CreateToken:input_type -> flexiq.v1.CreateTokenRequest
+	29, // 66: flexiq.v1.AdminService.ListTokens:input_type -> flexiq.v1.ListTokensRequest
+	32, // 67: flexiq.v1.AdminService.RevokeToken:input_type -> flexiq.v1.RevokeTokenRequest
+	11, // 68: flexiq.v1.AdminService.ListNamespaces:input_type -> flexiq.v1.ListNamespacesRequest
+	36, // 69: flexiq.v1.AdminService.DeleteNamespace:input_type -> flexiq.v1.DeleteNamespaceRequest
+	39, // 70: flexiq.v1.AdminService.GetSetting:input_type -> flexiq.v1.GetSettingRequest
+	41, // 71: flexiq.v1.AdminService.ListSettings:input_type -> flexiq.v1.ListSettingsRequest
+	43, // 72: flexiq.v1.AdminService.PutSetting:input_type -> flexiq.v1.PutSettingRequest
+	45, // 73: flexiq.v1.AdminService.DeleteSetting:input_type -> flexiq.v1.DeleteSettingRequest
+	34, // 74: flexiq.v1.AdminService.ExchangeToken:input_type -> flexiq.v1.ExchangeTokenRequest
+	1,  // 75: flexiq.v1.AdminService.GetQuota:output_type -> flexiq.v1.GetQuotaResponse
+	3,  // 76: flexiq.v1.AdminService.SetQuota:output_type -> flexiq.v1.SetQuotaResponse
+	5,  // 77: flexiq.v1.AdminService.EditQuota:output_type -> flexiq.v1.EditQuotaResponse
+	7,  // 78: flexiq.v1.AdminService.ClearQuota:output_type -> flexiq.v1.ClearQuotaResponse
+	9,  // 79: flexiq.v1.AdminService.GetUsage:output_type -> flexiq.v1.GetUsageResponse
+	16, // 80: flexiq.v1.AdminService.ListDeadLetters:output_type -> flexiq.v1.ListDeadLettersResponse
+	18, // 81: flexiq.v1.AdminService.GetDeadLetter:output_type -> flexiq.v1.GetDeadLetterResponse
+	20, // 82: flexiq.v1.AdminService.DeleteDeadLetters:output_type -> flexiq.v1.DeleteDeadLettersResponse
+	22, // 83: flexiq.v1.AdminService.ReplayDeadLetters:output_type -> flexiq.v1.ReplayDeadLettersResponse
+	64, // 84: flexiq.v1.AdminService.PutSchedule:output_type -> flexiq.v1.PutScheduleResponse
+	65, // 85: flexiq.v1.AdminService.DeleteSchedule:output_type -> flexiq.v1.DeleteScheduleResponse
+	66, // 86: flexiq.v1.AdminService.PauseSchedule:output_type -> flexiq.v1.PauseScheduleResponse
+	67, // 87: flexiq.v1.AdminService.ResumeSchedule:output_type -> flexiq.v1.ResumeScheduleResponse
+	68, // 88: flexiq.v1.AdminService.RunSchedule:output_type -> flexiq.v1.RunScheduleResponse
+	69, // 89: flexiq.v1.AdminService.ListSchedules:output_type -> flexiq.v1.ListSchedulesResponse
+	70, // 90: flexiq.v1.AdminService.PutTrigger:output_type -> flexiq.v1.PutTriggerResponse
+	71, // 91: flexiq.v1.AdminService.DeleteTrigger:output_type -> flexiq.v1.DeleteTriggerResponse
+	72, // 92: flexiq.v1.AdminService.ListTriggers:output_type -> flexiq.v1.ListTriggersResponse
+	25, // 93: flexiq.v1.AdminService.ListAudit:output_type -> flexiq.v1.ListAuditResponse
+	28, // 94: flexiq.v1.AdminService.CreateToken:output_type -> flexiq.v1.CreateTokenResponse
+	30, // 95: flexiq.v1.AdminService.ListTokens:output_type -> flexiq.v1.ListTokensResponse
+	33, // 96: flexiq.v1.AdminService.RevokeToken:output_type -> flexiq.v1.RevokeTokenResponse
+	12, // 97: flexiq.v1.AdminService.ListNamespaces:output_type -> flexiq.v1.ListNamespacesResponse
+	37, // 98: flexiq.v1.AdminService.DeleteNamespace:output_type -> flexiq.v1.DeleteNamespaceResponse
+	40, // 99: flexiq.v1.AdminService.GetSetting:output_type -> flexiq.v1.GetSettingResponse
+	42, // 100: flexiq.v1.AdminService.ListSettings:output_type -> flexiq.v1.ListSettingsResponse
+	44, // 101: flexiq.v1.AdminService.PutSetting:output_type -> flexiq.v1.PutSettingResponse
+	46, // 102: flexiq.v1.AdminService.DeleteSetting:output_type -> flexiq.v1.DeleteSettingResponse
+	35, // 103: flexiq.v1.AdminService.ExchangeToken:output_type -> flexiq.v1.ExchangeTokenResponse
+	75, // [75:104] is the sub-list for method output_type
+	46, // [46:75] is the sub-list for method input_type
 	46, // [46:46] is the sub-list for extension type_name
 	46, // [46:46] is the sub-list for extension extendee
 	0,  // [0:46] is the sub-list for field type_name
@@ -3750,6 +3796,7 @@ func file_flexiq_v1_admin_proto_init() {
 	}
 	file_flexiq_v1_job_proto_init()
 	file_flexiq_v1_quota_proto_init()
+	file_flexiq_v1_schedule_proto_init()
 	file_flexiq_v1_admin_proto_msgTypes[2].OneofWrappers = []any{}
 	file_flexiq_v1_admin_proto_msgTypes[4].OneofWrappers = []any{}
 	file_flexiq_v1_admin_proto_msgTypes[6].OneofWrappers = []any{}
