@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	flexiqv1 "flexiq/pkg/api/flexiq/v1"
 	"flexiq/pkg/client"
 )
 
@@ -103,25 +102,14 @@ func (e *env) ages() []age {
 	}
 }
 
-// archive ends all pending jobs: a job that was called off stands in the
-// archive like one that ran.
+// archive works off all pending jobs.
 func archive(ctx context.Context, c *client.Client) error {
-	for {
-		res, err := c.CancelMatching(ctx, &flexiqv1.CancelFilter{Queue: "default"})
-		if err != nil {
-			return fmt.Errorf("cancel: %w", err)
-		}
-		u, err := c.Admin().GetUsage(ctx)
-		if err != nil {
-			return err
-		}
-		if u.GetPending() == 0 {
-			return nil
-		}
-		if res.GetCancelled() == 0 {
-			return fmt.Errorf("%d pending jobs cannot be cancelled", u.GetPending())
-		}
+	u, err := c.Admin().GetUsage(ctx)
+	if err != nil || u.GetPending() == 0 {
+		return err
 	}
+	_, err = drain(ctx, c, int(u.GetPending()), slots)
+	return err
 }
 
 func rowB7(ctx context.Context, e *env, b *board) error {
