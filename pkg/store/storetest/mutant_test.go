@@ -37,7 +37,7 @@ var mutants = map[string]struct {
 	},
 	"trusts the caller's quota": {
 		func(s *model.Store) store.Store { return &trusting{s} },
-		[]string{"Admit/a_stale_stamp_writes_nothing", "Claim/a_stale_want", "Model"},
+		[]string{"Admit/a_stale_stamp_writes_nothing", "Claim/a_stale_want", "Quotas/nobody_decides_by_an_old_one", "Model"},
 	},
 	"admits what fits of a batch": {
 		func(s *model.Store) store.Store { return &partial{s} },

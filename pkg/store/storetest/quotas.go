@@ -14,6 +14,7 @@ var quotaCases = []testcase{
 	{"revisions only rise", quotaRevisions},
 	{"if_revision", quotaIfRevision},
 	{"if_revision from many writers", quotaIfRace},
+	{"nobody decides by an old one", quotaObeyed},
 	{"the default quota", quotaDefault},
 	{"a scribbled document comes back as it is", quotaScribbled},
 	{"each change has its record", quotaAudit},
