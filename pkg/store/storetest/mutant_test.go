@@ -89,7 +89,7 @@ var mutants = map[string]struct {
 	},
 	"ignores a task's cap": {
 		func(s *model.Store) store.Store { return &ignoresTasks{s} },
-		[]string{"Hold/a_capped_task", "Hold/order_under_every_cap", "Model"},
+		[]string{"Hold/a_capped_task", "Hold/never_over_a_task's_cap_with_many_handles", "Model"},
 	},
 	"looks at a queue's cap before the claim": {
 		func(s *model.Store) store.Store { return &looksBefore{s} },
@@ -463,7 +463,7 @@ func (s *looksBefore) Turn(ctx context.Context, settlements []store.Settlement, 
 			if err != nil {
 				return nil, nil, err
 			}
-			time.Sleep(time.Millisecond) // as a round trip would take
+			time.Sleep(20 * time.Millisecond) // as a slow round trip would take
 			w.Max = min(w.Max, int(limit.(int64)-u[0].Running))
 		}
 		if w.Max > 0 {
