@@ -43,6 +43,9 @@ type commands struct {
 	Triggers   triggersCmd   `cmd:"" help:"Let requests from outside enqueue jobs."`
 	Quota      quotaCmd      `cmd:"" help:"Read and change the quota of the namespace."`
 	Usage      usageCmd      `cmd:"" help:"Show what the namespace holds beside its limits."`
+	Explain    explainCmd    `cmd:"" help:"Say why a job, a call or the namespace waits or is refused."`
+	Queues     queuesCmd     `cmd:"" help:"List queues: what waits and runs, and for how long."`
+	Workers    workersCmd    `cmd:"" help:"List workers: where they take from, their slots and what they hold."`
 	Tokens     tokensCmd     `cmd:"" help:"Create, list and revoke tokens."`
 	Settings   settingsCmd   `cmd:"" help:"Keep values for the namespace under keys."`
 	Audit      auditCmd      `cmd:"" help:"Read the audit trail."`

@@ -40,6 +40,32 @@ func (a Admin) GetUsage(ctx context.Context) (*flexiqv1.GetUsageResponse, error)
 	return read[flexiqv1.GetUsageResponse](ctx, a.c, "GetUsage", &flexiqv1.GetUsageRequest{})
 }
 
+// ListQueues reads one page of queues.
+func (a Admin) ListQueues(ctx context.Context, req *flexiqv1.ListQueuesRequest) (*flexiqv1.ListQueuesResponse, error) {
+	return read[flexiqv1.ListQueuesResponse](ctx, a.c, "ListQueues", req)
+}
+
+// Queues reads queues page after page. An error ends the sequence.
+func (a Admin) Queues(ctx context.Context, req *flexiqv1.ListQueuesRequest) iter.Seq2[*flexiqv1.QueueInfo, error] {
+	return pages(ctx, req, a.ListQueues, (*flexiqv1.ListQueuesResponse).GetQueues)
+}
+
+// ListWorkers reads one page of workers.
+func (a Admin) ListWorkers(ctx context.Context, req *flexiqv1.ListWorkersRequest) (*flexiqv1.ListWorkersResponse, error) {
+	return read[flexiqv1.ListWorkersResponse](ctx, a.c, "ListWorkers", req)
+}
+
+// Workers reads workers page after page. An error ends the sequence.
+func (a Admin) Workers(ctx context.Context, req *flexiqv1.ListWorkersRequest) iter.Seq2[*flexiqv1.WorkerInfo, error] {
+	return pages(ctx, req, a.ListWorkers, (*flexiqv1.ListWorkersResponse).GetWorkers)
+}
+
+// Explain says what holds a job, a would-be call or the namespace back. The job
+// is NOT_FOUND when the namespace has none of that id.
+func (a Admin) Explain(ctx context.Context, req *flexiqv1.ExplainRequest) (*flexiqv1.ExplainResponse, error) {
+	return read[flexiqv1.ExplainResponse](ctx, a.c, "Explain", req)
+}
+
 // GetDeadLetter reads one dead job with its payload.
 func (a Admin) GetDeadLetter(ctx context.Context, id string) (*flexiqv1.Job, error) {
 	res, err := read[flexiqv1.GetDeadLetterResponse](ctx, a.c, "GetDeadLetter", &flexiqv1.GetDeadLetterRequest{Id: id})

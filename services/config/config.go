@@ -62,6 +62,8 @@ type Store interface {
 	store.Schedules
 	store.Triggers
 	Admit(ctx context.Context, calls []store.Call) ([]store.Outcome, error)
+	store.Insight
+	store.Overrides
 }
 
 // Bus carries hints out and reports in.
@@ -76,6 +78,8 @@ type Bus interface {
 	OnStats(func(report []byte)) (stop func(), err error)
 	// OnSweep hears what retention sweeps did.
 	OnSweep(func(report []byte)) (stop func(), err error)
+	// OnDispatch hears what gates saw of workers and finished attempts.
+	OnDispatch(func(report []byte)) (stop func(), err error)
 	// OnProgress hears how far processes have caught up; see [Report].
 	OnProgress(func(report []byte)) (stop func(), err error)
 }
@@ -100,6 +104,7 @@ type Service struct {
 	metrics  *metrics
 	minute   minute
 	sweeps   sweeps
+	crews    crews
 	progress *progress
 	changed  *changedTokens
 }
@@ -133,6 +138,9 @@ func (s *Service) Methods() []rpc.Method {
 		write(s, "ClearQuota", s.clearQuota),
 		rpc.Unary("GetUsage", s.getUsage),
 		rpc.Unary("ListNamespaces", s.listNamespaces),
+		rpc.Unary("ListQueues", s.listQueues),
+		rpc.Unary("ListWorkers", s.listWorkers),
+		rpc.Unary("Explain", s.explain),
 		rpc.Unary("ListDeadLetters", s.listDeadLetters),
 		rpc.Unary("GetDeadLetter", s.getDeadLetter),
 		write(s, "DeleteDeadLetters", s.deleteDeadLetters),
@@ -173,6 +181,12 @@ func (s *Service) Run(ctx context.Context) error {
 		return fmt.Errorf("hear retention's reports: %w", err)
 	}
 	defer stopSweep()
+	stopDispatch, err := s.deps.Bus.OnDispatch(s.hearDispatch)
+	if err != nil {
+		return fmt.Errorf("hear the gates' reports: %w", err)
+	}
+	defer stopDispatch()
+	s.crews.listen(time.Now())
 	stopProgress, err := s.deps.Bus.OnProgress(s.hearProgress)
 	if err != nil {
 		return fmt.Errorf("hear progress: %w", err)

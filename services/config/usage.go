@@ -15,7 +15,8 @@ import (
 type view struct {
 	usage store.Usage
 	quota quota.Quota
-	err   error // the quota cannot be read
+	err   error     // the quota cannot be read
+	since time.Time // the quota is what it is
 }
 
 // views reads namespaces, in order.
@@ -32,6 +33,7 @@ func (s *Service) views(ctx context.Context, names []string) ([]view, error) {
 	for i := range names {
 		out[i].usage = usages[i]
 		out[i].quota, out[i].err = readDocument(docs[i])
+		out[i].since = docs[i].UpdatedAt
 	}
 	return out, nil
 }

@@ -3283,6 +3283,739 @@ func (*DeleteSettingResponse) Descriptor() ([]byte, []int) {
 	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
+// ListQueuesRequest asks for a page of queues.
+type ListQueuesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Queues in a page, at most 500. Absent: 50.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before. Absent: the first page.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListQueuesRequest) Reset() {
+	*x = ListQueuesRequest{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListQueuesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListQueuesRequest) ProtoMessage() {}
+
+func (x *ListQueuesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListQueuesRequest.ProtoReflect.Descriptor instead.
+func (*ListQueuesRequest) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *ListQueuesRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListQueuesRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListQueuesResponse answers ListQueues.
+type ListQueuesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The queues, by name.
+	Queues []*QueueInfo `protobuf:"bytes,1,rep,name=queues,proto3" json:"queues,omitempty"`
+	// Where the next page starts. Empty: there is none.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListQueuesResponse) Reset() {
+	*x = ListQueuesResponse{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListQueuesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListQueuesResponse) ProtoMessage() {}
+
+func (x *ListQueuesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListQueuesResponse.ProtoReflect.Descriptor instead.
+func (*ListQueuesResponse) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *ListQueuesResponse) GetQueues() []*QueueInfo {
+	if x != nil {
+		return x.Queues
+	}
+	return nil
+}
+
+func (x *ListQueuesResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// QueueInfo is what a queue holds.
+type QueueInfo struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the queue.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Jobs that wait, delayed ones included.
+	Pending int64 `protobuf:"varint,2,opt,name=pending,proto3" json:"pending,omitempty"`
+	// Jobs that run.
+	Running int64 `protobuf:"varint,3,opt,name=running,proto3" json:"running,omitempty"`
+	// How long the job that is due longest has waited. Absent: none is due.
+	OldestWait *durationpb.Duration `protobuf:"bytes,4,opt,name=oldest_wait,json=oldestWait,proto3" json:"oldest_wait,omitempty"`
+	// An override pauses it.
+	Paused bool `protobuf:"varint,5,opt,name=paused,proto3" json:"paused,omitempty"`
+	// Most jobs of it that may run at once, by an override. Absent: no limit of its own.
+	MaxConcurrent *int64 `protobuf:"varint,6,opt,name=max_concurrent,json=maxConcurrent,proto3,oneof" json:"max_concurrent,omitempty"`
+	// Jobs enqueued into it in the last minute.
+	EnqueuedLastMinute int64 `protobuf:"varint,7,opt,name=enqueued_last_minute,json=enqueuedLastMinute,proto3" json:"enqueued_last_minute,omitempty"`
+	// Attempts of its jobs that ended in the last minute, however they ended.
+	FinishedLastMinute int64 `protobuf:"varint,8,opt,name=finished_last_minute,json=finishedLastMinute,proto3" json:"finished_last_minute,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *QueueInfo) Reset() {
+	*x = QueueInfo{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueueInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueueInfo) ProtoMessage() {}
+
+func (x *QueueInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueueInfo.ProtoReflect.Descriptor instead.
+func (*QueueInfo) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *QueueInfo) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *QueueInfo) GetPending() int64 {
+	if x != nil {
+		return x.Pending
+	}
+	return 0
+}
+
+func (x *QueueInfo) GetRunning() int64 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *QueueInfo) GetOldestWait() *durationpb.Duration {
+	if x != nil {
+		return x.OldestWait
+	}
+	return nil
+}
+
+func (x *QueueInfo) GetPaused() bool {
+	if x != nil {
+		return x.Paused
+	}
+	return false
+}
+
+func (x *QueueInfo) GetMaxConcurrent() int64 {
+	if x != nil && x.MaxConcurrent != nil {
+		return *x.MaxConcurrent
+	}
+	return 0
+}
+
+func (x *QueueInfo) GetEnqueuedLastMinute() int64 {
+	if x != nil {
+		return x.EnqueuedLastMinute
+	}
+	return 0
+}
+
+func (x *QueueInfo) GetFinishedLastMinute() int64 {
+	if x != nil {
+		return x.FinishedLastMinute
+	}
+	return 0
+}
+
+// ListWorkersRequest asks for a page of workers.
+type ListWorkersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Workers in a page, at most 500. Absent: 50.
+	PageSize int32 `protobuf:"varint,1,opt,name=page_size,json=pageSize,proto3" json:"page_size,omitempty"`
+	// The next_page_token of the page before. Absent: the first page.
+	PageToken     string `protobuf:"bytes,2,opt,name=page_token,json=pageToken,proto3" json:"page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWorkersRequest) Reset() {
+	*x = ListWorkersRequest{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWorkersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWorkersRequest) ProtoMessage() {}
+
+func (x *ListWorkersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWorkersRequest.ProtoReflect.Descriptor instead.
+func (*ListWorkersRequest) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *ListWorkersRequest) GetPageSize() int32 {
+	if x != nil {
+		return x.PageSize
+	}
+	return 0
+}
+
+func (x *ListWorkersRequest) GetPageToken() string {
+	if x != nil {
+		return x.PageToken
+	}
+	return ""
+}
+
+// ListWorkersResponse answers ListWorkers.
+type ListWorkersResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The workers, by name.
+	Workers []*WorkerInfo `protobuf:"bytes,1,rep,name=workers,proto3" json:"workers,omitempty"`
+	// Where the next page starts. Empty: there is none.
+	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWorkersResponse) Reset() {
+	*x = ListWorkersResponse{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWorkersResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWorkersResponse) ProtoMessage() {}
+
+func (x *ListWorkersResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWorkersResponse.ProtoReflect.Descriptor instead.
+func (*ListWorkersResponse) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *ListWorkersResponse) GetWorkers() []*WorkerInfo {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+func (x *ListWorkersResponse) GetNextPageToken() string {
+	if x != nil {
+		return x.NextPageToken
+	}
+	return ""
+}
+
+// WorkerInfo is a worker as its claims told of it.
+type WorkerInfo struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its name. Empty: workers that gave none.
+	Worker string `protobuf:"bytes,1,opt,name=worker,proto3" json:"worker,omitempty"`
+	// Queues that it takes from. Empty: all, or it was not seen lately.
+	Queues []string `protobuf:"bytes,2,rep,name=queues,proto3" json:"queues,omitempty"`
+	// How many jobs it can run at once. 0: it did not tell.
+	Slots int32 `protobuf:"varint,3,opt,name=slots,proto3" json:"slots,omitempty"`
+	// Jobs that it holds.
+	Running int64 `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`
+	// When it last claimed, or sent a heartbeat. Absent: not since this process began to listen.
+	LastSeen      *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=last_seen,json=lastSeen,proto3" json:"last_seen,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkerInfo) Reset() {
+	*x = WorkerInfo{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkerInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkerInfo) ProtoMessage() {}
+
+func (x *WorkerInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkerInfo.ProtoReflect.Descriptor instead.
+func (*WorkerInfo) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *WorkerInfo) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *WorkerInfo) GetQueues() []string {
+	if x != nil {
+		return x.Queues
+	}
+	return nil
+}
+
+func (x *WorkerInfo) GetSlots() int32 {
+	if x != nil {
+		return x.Slots
+	}
+	return 0
+}
+
+func (x *WorkerInfo) GetRunning() int64 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *WorkerInfo) GetLastSeen() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LastSeen
+	}
+	return nil
+}
+
+// ExplainRequest asks why something waits or is refused. Without a field it is about the namespace.
+type ExplainRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A job of the namespace.
+	JobId string `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	// The jobs of a call that one thinks of making; nothing is enqueued.
+	Jobs          []*JobSpec `protobuf:"bytes,2,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainRequest) Reset() {
+	*x = ExplainRequest{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainRequest) ProtoMessage() {}
+
+func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
+func (*ExplainRequest) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *ExplainRequest) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *ExplainRequest) GetJobs() []*JobSpec {
+	if x != nil {
+		return x.Jobs
+	}
+	return nil
+}
+
+// ExplainResponse answers Explain.
+type ExplainResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What holds it back, the hardest first. Empty: nothing does.
+	Findings      []*Finding `protobuf:"bytes,1,rep,name=findings,proto3" json:"findings,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExplainResponse) Reset() {
+	*x = ExplainResponse{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExplainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExplainResponse) ProtoMessage() {}
+
+func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
+func (*ExplainResponse) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *ExplainResponse) GetFindings() []*Finding {
+	if x != nil {
+		return x.Findings
+	}
+	return nil
+}
+
+// Finding is one thing that holds something back, or says where it stands.
+type Finding struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What it is: `quota_unreadable`, `max_running`, `max_pending`, `enqueue_rate`, `paused_queue`,
+	// `paused_task`, `queue_max_concurrent`, `task_max_concurrent`, `no_worker`, `busy_workers`,
+	// `delayed`, `retry`, `debounce`, `behind`, `invalid`, or a job's status when it waits for nothing:
+	// `running`, `cancelling`, `complete`, `dead`, `cancelled`.
+	What string `protobuf:"bytes,1,opt,name=what,proto3" json:"what,omitempty"`
+	// The limit that holds it back. Absent: it is none.
+	Limit *int64 `protobuf:"varint,2,opt,name=limit,proto3,oneof" json:"limit,omitempty"`
+	// Since when. Absent: nobody knows.
+	Since *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=since,proto3" json:"since,omitempty"`
+	// Who holds the slots, the longest first; at most 20.
+	HeldBy []*SlotHolder `protobuf:"bytes,4,rep,name=held_by,json=heldBy,proto3" json:"held_by,omitempty"`
+	// Jobs that wait before it; for a namespace or a queue, jobs that wait. Absent: it does not apply.
+	Ahead *int64 `protobuf:"varint,5,opt,name=ahead,proto3,oneof" json:"ahead,omitempty"`
+	// About how long it will last from now. Absent: nobody knows.
+	Estimate *durationpb.Duration `protobuf:"bytes,6,opt,name=estimate,proto3" json:"estimate,omitempty"`
+	// Name of the queue or task that it is about. Empty: it is about no one of them.
+	Name string `protobuf:"bytes,7,opt,name=name,proto3" json:"name,omitempty"`
+	// What counts against the limit now. Absent: there is no limit.
+	Current *int64 `protobuf:"varint,8,opt,name=current,proto3,oneof" json:"current,omitempty"`
+	// `ahead` is at least so many; counting stopped there.
+	AheadOrMore bool `protobuf:"varint,9,opt,name=ahead_or_more,json=aheadOrMore,proto3" json:"ahead_or_more,omitempty"`
+	// The same in words, for people.
+	Message       string `protobuf:"bytes,10,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Finding) Reset() {
+	*x = Finding{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Finding) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Finding) ProtoMessage() {}
+
+func (x *Finding) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Finding.ProtoReflect.Descriptor instead.
+func (*Finding) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *Finding) GetWhat() string {
+	if x != nil {
+		return x.What
+	}
+	return ""
+}
+
+func (x *Finding) GetLimit() int64 {
+	if x != nil && x.Limit != nil {
+		return *x.Limit
+	}
+	return 0
+}
+
+func (x *Finding) GetSince() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Since
+	}
+	return nil
+}
+
+func (x *Finding) GetHeldBy() []*SlotHolder {
+	if x != nil {
+		return x.HeldBy
+	}
+	return nil
+}
+
+func (x *Finding) GetAhead() int64 {
+	if x != nil && x.Ahead != nil {
+		return *x.Ahead
+	}
+	return 0
+}
+
+func (x *Finding) GetEstimate() *durationpb.Duration {
+	if x != nil {
+		return x.Estimate
+	}
+	return nil
+}
+
+func (x *Finding) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Finding) GetCurrent() int64 {
+	if x != nil && x.Current != nil {
+		return *x.Current
+	}
+	return 0
+}
+
+func (x *Finding) GetAheadOrMore() bool {
+	if x != nil {
+		return x.AheadOrMore
+	}
+	return false
+}
+
+func (x *Finding) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// SlotHolder is a running job.
+type SlotHolder struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the job.
+	JobId string `protobuf:"bytes,1,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	// Name of its worker. Empty: it gave none.
+	Worker string `protobuf:"bytes,2,opt,name=worker,proto3" json:"worker,omitempty"`
+	// Queue of the job.
+	Queue string `protobuf:"bytes,3,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Task of the job.
+	Task string `protobuf:"bytes,4,opt,name=task,proto3" json:"task,omitempty"`
+	// When this attempt began.
+	StartedAt *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
+	// When its lease ends unless a heartbeat extends it.
+	LeaseExpiresAt *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=lease_expires_at,json=leaseExpiresAt,proto3" json:"lease_expires_at,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *SlotHolder) Reset() {
+	*x = SlotHolder{}
+	mi := &file_flexiq_v1_admin_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SlotHolder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SlotHolder) ProtoMessage() {}
+
+func (x *SlotHolder) ProtoReflect() protoreflect.Message {
+	mi := &file_flexiq_v1_admin_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SlotHolder.ProtoReflect.Descriptor instead.
+func (*SlotHolder) Descriptor() ([]byte, []int) {
+	return file_flexiq_v1_admin_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *SlotHolder) GetJobId() string {
+	if x != nil {
+		return x.JobId
+	}
+	return ""
+}
+
+func (x *SlotHolder) GetWorker() string {
+	if x != nil {
+		return x.Worker
+	}
+	return ""
+}
+
+func (x *SlotHolder) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *SlotHolder) GetTask() string {
+	if x != nil {
+		return x.Task
+	}
+	return ""
+}
+
+func (x *SlotHolder) GetStartedAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.StartedAt
+	}
+	return nil
+}
+
+func (x *SlotHolder) GetLeaseExpiresAt() *timestamppb.Timestamp {
+	if x != nil {
+		return x.LeaseExpiresAt
+	}
+	return nil
+}
+
 var File_flexiq_v1_admin_proto protoreflect.FileDescriptor
 
 const file_flexiq_v1_admin_proto_rawDesc = "" +
@@ -3552,14 +4285,80 @@ const file_flexiq_v1_admin_proto_rawDesc = "" +
 	"updated_by\x18\x05 \x01(\tR\tupdatedBy\"(\n" +
 	"\x14DeleteSettingRequest\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\"\x17\n" +
-	"\x15DeleteSettingResponse2\xaf\x12\n" +
+	"\x15DeleteSettingResponse\"O\n" +
+	"\x11ListQueuesRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"j\n" +
+	"\x12ListQueuesResponse\x12,\n" +
+	"\x06queues\x18\x01 \x03(\v2\x14.flexiq.v1.QueueInfoR\x06queues\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xcc\x02\n" +
+	"\tQueueInfo\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x18\n" +
+	"\apending\x18\x02 \x01(\x03R\apending\x12\x18\n" +
+	"\arunning\x18\x03 \x01(\x03R\arunning\x12:\n" +
+	"\voldest_wait\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\n" +
+	"oldestWait\x12\x16\n" +
+	"\x06paused\x18\x05 \x01(\bR\x06paused\x12*\n" +
+	"\x0emax_concurrent\x18\x06 \x01(\x03H\x00R\rmaxConcurrent\x88\x01\x01\x120\n" +
+	"\x14enqueued_last_minute\x18\a \x01(\x03R\x12enqueuedLastMinute\x120\n" +
+	"\x14finished_last_minute\x18\b \x01(\x03R\x12finishedLastMinuteB\x11\n" +
+	"\x0f_max_concurrent\"P\n" +
+	"\x12ListWorkersRequest\x12\x1b\n" +
+	"\tpage_size\x18\x01 \x01(\x05R\bpageSize\x12\x1d\n" +
+	"\n" +
+	"page_token\x18\x02 \x01(\tR\tpageToken\"n\n" +
+	"\x13ListWorkersResponse\x12/\n" +
+	"\aworkers\x18\x01 \x03(\v2\x15.flexiq.v1.WorkerInfoR\aworkers\x12&\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xa5\x01\n" +
+	"\n" +
+	"WorkerInfo\x12\x16\n" +
+	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x16\n" +
+	"\x06queues\x18\x02 \x03(\tR\x06queues\x12\x14\n" +
+	"\x05slots\x18\x03 \x01(\x05R\x05slots\x12\x18\n" +
+	"\arunning\x18\x04 \x01(\x03R\arunning\x127\n" +
+	"\tlast_seen\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\blastSeen\"O\n" +
+	"\x0eExplainRequest\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12&\n" +
+	"\x04jobs\x18\x02 \x03(\v2\x12.flexiq.v1.JobSpecR\x04jobs\"A\n" +
+	"\x0fExplainResponse\x12.\n" +
+	"\bfindings\x18\x01 \x03(\v2\x12.flexiq.v1.FindingR\bfindings\"\xfd\x02\n" +
+	"\aFinding\x12\x12\n" +
+	"\x04what\x18\x01 \x01(\tR\x04what\x12\x19\n" +
+	"\x05limit\x18\x02 \x01(\x03H\x00R\x05limit\x88\x01\x01\x120\n" +
+	"\x05since\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x05since\x12.\n" +
+	"\aheld_by\x18\x04 \x03(\v2\x15.flexiq.v1.SlotHolderR\x06heldBy\x12\x19\n" +
+	"\x05ahead\x18\x05 \x01(\x03H\x01R\x05ahead\x88\x01\x01\x125\n" +
+	"\bestimate\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\bestimate\x12\x12\n" +
+	"\x04name\x18\a \x01(\tR\x04name\x12\x1d\n" +
+	"\acurrent\x18\b \x01(\x03H\x02R\acurrent\x88\x01\x01\x12\"\n" +
+	"\rahead_or_more\x18\t \x01(\bR\vaheadOrMore\x12\x18\n" +
+	"\amessage\x18\n" +
+	" \x01(\tR\amessageB\b\n" +
+	"\x06_limitB\b\n" +
+	"\x06_aheadB\n" +
+	"\n" +
+	"\b_current\"\xe6\x01\n" +
+	"\n" +
+	"SlotHolder\x12\x15\n" +
+	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x16\n" +
+	"\x06worker\x18\x02 \x01(\tR\x06worker\x12\x14\n" +
+	"\x05queue\x18\x03 \x01(\tR\x05queue\x12\x12\n" +
+	"\x04task\x18\x04 \x01(\tR\x04task\x129\n" +
+	"\n" +
+	"started_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12D\n" +
+	"\x10lease_expires_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt2\x8a\x14\n" +
 	"\fAdminService\x12C\n" +
 	"\bGetQuota\x12\x1a.flexiq.v1.GetQuotaRequest\x1a\x1b.flexiq.v1.GetQuotaResponse\x12C\n" +
 	"\bSetQuota\x12\x1a.flexiq.v1.SetQuotaRequest\x1a\x1b.flexiq.v1.SetQuotaResponse\x12F\n" +
 	"\tEditQuota\x12\x1b.flexiq.v1.EditQuotaRequest\x1a\x1c.flexiq.v1.EditQuotaResponse\x12I\n" +
 	"\n" +
 	"ClearQuota\x12\x1c.flexiq.v1.ClearQuotaRequest\x1a\x1d.flexiq.v1.ClearQuotaResponse\x12C\n" +
-	"\bGetUsage\x12\x1a.flexiq.v1.GetUsageRequest\x1a\x1b.flexiq.v1.GetUsageResponse\x12X\n" +
+	"\bGetUsage\x12\x1a.flexiq.v1.GetUsageRequest\x1a\x1b.flexiq.v1.GetUsageResponse\x12I\n" +
+	"\n" +
+	"ListQueues\x12\x1c.flexiq.v1.ListQueuesRequest\x1a\x1d.flexiq.v1.ListQueuesResponse\x12L\n" +
+	"\vListWorkers\x12\x1d.flexiq.v1.ListWorkersRequest\x1a\x1e.flexiq.v1.ListWorkersResponse\x12@\n" +
+	"\aExplain\x12\x19.flexiq.v1.ExplainRequest\x1a\x1a.flexiq.v1.ExplainResponse\x12X\n" +
 	"\x0fListDeadLetters\x12!.flexiq.v1.ListDeadLettersRequest\x1a\".flexiq.v1.ListDeadLettersResponse\x12R\n" +
 	"\rGetDeadLetter\x12\x1f.flexiq.v1.GetDeadLetterRequest\x1a .flexiq.v1.GetDeadLetterResponse\x12^\n" +
 	"\x11DeleteDeadLetters\x12#.flexiq.v1.DeleteDeadLettersRequest\x1a$.flexiq.v1.DeleteDeadLettersResponse\x12^\n" +
@@ -3601,7 +4400,7 @@ func file_flexiq_v1_admin_proto_rawDescGZIP() []byte {
 	return file_flexiq_v1_admin_proto_rawDescData
 }
 
-var file_flexiq_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_flexiq_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
 var file_flexiq_v1_admin_proto_goTypes = []any{
 	(*GetQuotaRequest)(nil),           // 0: flexiq.v1.GetQuotaRequest
 	(*GetQuotaResponse)(nil),          // 1: flexiq.v1.GetQuotaResponse
@@ -3650,143 +4449,171 @@ var file_flexiq_v1_admin_proto_goTypes = []any{
 	(*PutSettingResponse)(nil),        // 44: flexiq.v1.PutSettingResponse
 	(*DeleteSettingRequest)(nil),      // 45: flexiq.v1.DeleteSettingRequest
 	(*DeleteSettingResponse)(nil),     // 46: flexiq.v1.DeleteSettingResponse
-	(*NamespaceQuota)(nil),            // 47: flexiq.v1.NamespaceQuota
-	(*timestamppb.Timestamp)(nil),     // 48: google.protobuf.Timestamp
-	(*EnforcedBy)(nil),                // 49: flexiq.v1.EnforcedBy
-	(*QuotaPreview)(nil),              // 50: flexiq.v1.QuotaPreview
-	(*LimitUsage)(nil),                // 51: flexiq.v1.LimitUsage
-	(*AdmissionCounts)(nil),           // 52: flexiq.v1.AdmissionCounts
-	(*Job)(nil),                       // 53: flexiq.v1.Job
-	(*durationpb.Duration)(nil),       // 54: google.protobuf.Duration
-	(*PutScheduleRequest)(nil),        // 55: flexiq.v1.PutScheduleRequest
-	(*DeleteScheduleRequest)(nil),     // 56: flexiq.v1.DeleteScheduleRequest
-	(*PauseScheduleRequest)(nil),      // 57: flexiq.v1.PauseScheduleRequest
-	(*ResumeScheduleRequest)(nil),     // 58: flexiq.v1.ResumeScheduleRequest
-	(*RunScheduleRequest)(nil),        // 59: flexiq.v1.RunScheduleRequest
-	(*ListSchedulesRequest)(nil),      // 60: flexiq.v1.ListSchedulesRequest
-	(*PutTriggerRequest)(nil),         // 61: flexiq.v1.PutTriggerRequest
-	(*DeleteTriggerRequest)(nil),      // 62: flexiq.v1.DeleteTriggerRequest
-	(*ListTriggersRequest)(nil),       // 63: flexiq.v1.ListTriggersRequest
-	(*PutScheduleResponse)(nil),       // 64: flexiq.v1.PutScheduleResponse
-	(*DeleteScheduleResponse)(nil),    // 65: flexiq.v1.DeleteScheduleResponse
-	(*PauseScheduleResponse)(nil),     // 66: flexiq.v1.PauseScheduleResponse
-	(*ResumeScheduleResponse)(nil),    // 67: flexiq.v1.ResumeScheduleResponse
-	(*RunScheduleResponse)(nil),       // 68: flexiq.v1.RunScheduleResponse
-	(*ListSchedulesResponse)(nil),     // 69: flexiq.v1.ListSchedulesResponse
-	(*PutTriggerResponse)(nil),        // 70: flexiq.v1.PutTriggerResponse
-	(*DeleteTriggerResponse)(nil),     // 71: flexiq.v1.DeleteTriggerResponse
-	(*ListTriggersResponse)(nil),      // 72: flexiq.v1.ListTriggersResponse
+	(*ListQueuesRequest)(nil),         // 47: flexiq.v1.ListQueuesRequest
+	(*ListQueuesResponse)(nil),        // 48: flexiq.v1.ListQueuesResponse
+	(*QueueInfo)(nil),                 // 49: flexiq.v1.QueueInfo
+	(*ListWorkersRequest)(nil),        // 50: flexiq.v1.ListWorkersRequest
+	(*ListWorkersResponse)(nil),       // 51: flexiq.v1.ListWorkersResponse
+	(*WorkerInfo)(nil),                // 52: flexiq.v1.WorkerInfo
+	(*ExplainRequest)(nil),            // 53: flexiq.v1.ExplainRequest
+	(*ExplainResponse)(nil),           // 54: flexiq.v1.ExplainResponse
+	(*Finding)(nil),                   // 55: flexiq.v1.Finding
+	(*SlotHolder)(nil),                // 56: flexiq.v1.SlotHolder
+	(*NamespaceQuota)(nil),            // 57: flexiq.v1.NamespaceQuota
+	(*timestamppb.Timestamp)(nil),     // 58: google.protobuf.Timestamp
+	(*EnforcedBy)(nil),                // 59: flexiq.v1.EnforcedBy
+	(*QuotaPreview)(nil),              // 60: flexiq.v1.QuotaPreview
+	(*LimitUsage)(nil),                // 61: flexiq.v1.LimitUsage
+	(*AdmissionCounts)(nil),           // 62: flexiq.v1.AdmissionCounts
+	(*Job)(nil),                       // 63: flexiq.v1.Job
+	(*durationpb.Duration)(nil),       // 64: google.protobuf.Duration
+	(*JobSpec)(nil),                   // 65: flexiq.v1.JobSpec
+	(*PutScheduleRequest)(nil),        // 66: flexiq.v1.PutScheduleRequest
+	(*DeleteScheduleRequest)(nil),     // 67: flexiq.v1.DeleteScheduleRequest
+	(*PauseScheduleRequest)(nil),      // 68: flexiq.v1.PauseScheduleRequest
+	(*ResumeScheduleRequest)(nil),     // 69: flexiq.v1.ResumeScheduleRequest
+	(*RunScheduleRequest)(nil),        // 70: flexiq.v1.RunScheduleRequest
+	(*ListSchedulesRequest)(nil),      // 71: flexiq.v1.ListSchedulesRequest
+	(*PutTriggerRequest)(nil),         // 72: flexiq.v1.PutTriggerRequest
+	(*DeleteTriggerRequest)(nil),      // 73: flexiq.v1.DeleteTriggerRequest
+	(*ListTriggersRequest)(nil),       // 74: flexiq.v1.ListTriggersRequest
+	(*PutScheduleResponse)(nil),       // 75: flexiq.v1.PutScheduleResponse
+	(*DeleteScheduleResponse)(nil),    // 76: flexiq.v1.DeleteScheduleResponse
+	(*PauseScheduleResponse)(nil),     // 77: flexiq.v1.PauseScheduleResponse
+	(*ResumeScheduleResponse)(nil),    // 78: flexiq.v1.ResumeScheduleResponse
+	(*RunScheduleResponse)(nil),       // 79: flexiq.v1.RunScheduleResponse
+	(*ListSchedulesResponse)(nil),     // 80: flexiq.v1.ListSchedulesResponse
+	(*PutTriggerResponse)(nil),        // 81: flexiq.v1.PutTriggerResponse
+	(*DeleteTriggerResponse)(nil),     // 82: flexiq.v1.DeleteTriggerResponse
+	(*ListTriggersResponse)(nil),      // 83: flexiq.v1.ListTriggersResponse
 }
 var file_flexiq_v1_admin_proto_depIdxs = []int32{
-	47, // 0: flexiq.v1.GetQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
-	48, // 1: flexiq.v1.GetQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
-	47, // 2: flexiq.v1.SetQuotaRequest.quota:type_name -> flexiq.v1.NamespaceQuota
-	47, // 3: flexiq.v1.SetQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
-	48, // 4: flexiq.v1.SetQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
-	49, // 5: flexiq.v1.SetQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
-	50, // 6: flexiq.v1.SetQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
-	47, // 7: flexiq.v1.EditQuotaRequest.quota:type_name -> flexiq.v1.NamespaceQuota
-	47, // 8: flexiq.v1.EditQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
-	48, // 9: flexiq.v1.EditQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
-	49, // 10: flexiq.v1.EditQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
-	50, // 11: flexiq.v1.EditQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
-	47, // 12: flexiq.v1.ClearQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
-	48, // 13: flexiq.v1.ClearQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
-	49, // 14: flexiq.v1.ClearQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
-	50, // 15: flexiq.v1.ClearQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
-	51, // 16: flexiq.v1.GetUsageResponse.limits:type_name -> flexiq.v1.LimitUsage
-	52, // 17: flexiq.v1.GetUsageResponse.last_minute:type_name -> flexiq.v1.AdmissionCounts
+	57, // 0: flexiq.v1.GetQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
+	58, // 1: flexiq.v1.GetQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
+	57, // 2: flexiq.v1.SetQuotaRequest.quota:type_name -> flexiq.v1.NamespaceQuota
+	57, // 3: flexiq.v1.SetQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
+	58, // 4: flexiq.v1.SetQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
+	59, // 5: flexiq.v1.SetQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
+	60, // 6: flexiq.v1.SetQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
+	57, // 7: flexiq.v1.EditQuotaRequest.quota:type_name -> flexiq.v1.NamespaceQuota
+	57, // 8: flexiq.v1.EditQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
+	58, // 9: flexiq.v1.EditQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
+	59, // 10: flexiq.v1.EditQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
+	60, // 11: flexiq.v1.EditQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
+	57, // 12: flexiq.v1.ClearQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
+	58, // 13: flexiq.v1.ClearQuotaResponse.updated_at:type_name -> google.protobuf.Timestamp
+	59, // 14: flexiq.v1.ClearQuotaResponse.enforced_by:type_name -> flexiq.v1.EnforcedBy
+	60, // 15: flexiq.v1.ClearQuotaResponse.would:type_name -> flexiq.v1.QuotaPreview
+	61, // 16: flexiq.v1.GetUsageResponse.limits:type_name -> flexiq.v1.LimitUsage
+	62, // 17: flexiq.v1.GetUsageResponse.last_minute:type_name -> flexiq.v1.AdmissionCounts
 	10, // 18: flexiq.v1.GetUsageResponse.last_sweep:type_name -> flexiq.v1.LastSweep
-	48, // 19: flexiq.v1.LastSweep.time:type_name -> google.protobuf.Timestamp
+	58, // 19: flexiq.v1.LastSweep.time:type_name -> google.protobuf.Timestamp
 	13, // 20: flexiq.v1.ListNamespacesResponse.namespaces:type_name -> flexiq.v1.NamespaceUsage
 	9,  // 21: flexiq.v1.NamespaceUsage.usage:type_name -> flexiq.v1.GetUsageResponse
 	15, // 22: flexiq.v1.ListDeadLettersRequest.filter:type_name -> flexiq.v1.DeadLetterFilter
-	48, // 23: flexiq.v1.DeadLetterFilter.before:type_name -> google.protobuf.Timestamp
-	53, // 24: flexiq.v1.ListDeadLettersResponse.dead_letters:type_name -> flexiq.v1.Job
-	53, // 25: flexiq.v1.GetDeadLetterResponse.dead_letter:type_name -> flexiq.v1.Job
+	58, // 23: flexiq.v1.DeadLetterFilter.before:type_name -> google.protobuf.Timestamp
+	63, // 24: flexiq.v1.ListDeadLettersResponse.dead_letters:type_name -> flexiq.v1.Job
+	63, // 25: flexiq.v1.GetDeadLetterResponse.dead_letter:type_name -> flexiq.v1.Job
 	15, // 26: flexiq.v1.DeleteDeadLettersRequest.filter:type_name -> flexiq.v1.DeadLetterFilter
 	15, // 27: flexiq.v1.ReplayDeadLettersRequest.filter:type_name -> flexiq.v1.DeadLetterFilter
 	23, // 28: flexiq.v1.ReplayDeadLettersResponse.reasons:type_name -> flexiq.v1.ReplayReason
-	54, // 29: flexiq.v1.ReplayDeadLettersResponse.retry_after:type_name -> google.protobuf.Duration
-	48, // 30: flexiq.v1.ReplayDeadLettersResponse.time:type_name -> google.protobuf.Timestamp
-	48, // 31: flexiq.v1.ListAuditRequest.since:type_name -> google.protobuf.Timestamp
+	64, // 29: flexiq.v1.ReplayDeadLettersResponse.retry_after:type_name -> google.protobuf.Duration
+	58, // 30: flexiq.v1.ReplayDeadLettersResponse.time:type_name -> google.protobuf.Timestamp
+	58, // 31: flexiq.v1.ListAuditRequest.since:type_name -> google.protobuf.Timestamp
 	26, // 32: flexiq.v1.ListAuditResponse.records:type_name -> flexiq.v1.AuditRecord
-	48, // 33: flexiq.v1.AuditRecord.time:type_name -> google.protobuf.Timestamp
-	54, // 34: flexiq.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
-	48, // 35: flexiq.v1.CreateTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
+	58, // 33: flexiq.v1.AuditRecord.time:type_name -> google.protobuf.Timestamp
+	64, // 34: flexiq.v1.CreateTokenRequest.ttl:type_name -> google.protobuf.Duration
+	58, // 35: flexiq.v1.CreateTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
 	31, // 36: flexiq.v1.ListTokensResponse.tokens:type_name -> flexiq.v1.TokenInfo
-	48, // 37: flexiq.v1.TokenInfo.created_at:type_name -> google.protobuf.Timestamp
-	48, // 38: flexiq.v1.TokenInfo.expires_at:type_name -> google.protobuf.Timestamp
-	48, // 39: flexiq.v1.TokenInfo.revoked_at:type_name -> google.protobuf.Timestamp
-	48, // 40: flexiq.v1.TokenInfo.last_used_at:type_name -> google.protobuf.Timestamp
-	48, // 41: flexiq.v1.ExchangeTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
-	48, // 42: flexiq.v1.Setting.updated_at:type_name -> google.protobuf.Timestamp
-	48, // 43: flexiq.v1.GetSettingResponse.updated_at:type_name -> google.protobuf.Timestamp
+	58, // 37: flexiq.v1.TokenInfo.created_at:type_name -> google.protobuf.Timestamp
+	58, // 38: flexiq.v1.TokenInfo.expires_at:type_name -> google.protobuf.Timestamp
+	58, // 39: flexiq.v1.TokenInfo.revoked_at:type_name -> google.protobuf.Timestamp
+	58, // 40: flexiq.v1.TokenInfo.last_used_at:type_name -> google.protobuf.Timestamp
+	58, // 41: flexiq.v1.ExchangeTokenResponse.expires_at:type_name -> google.protobuf.Timestamp
+	58, // 42: flexiq.v1.Setting.updated_at:type_name -> google.protobuf.Timestamp
+	58, // 43: flexiq.v1.GetSettingResponse.updated_at:type_name -> google.protobuf.Timestamp
 	38, // 44: flexiq.v1.ListSettingsResponse.settings:type_name -> flexiq.v1.Setting
-	48, // 45: flexiq.v1.PutSettingResponse.updated_at:type_name -> google.protobuf.Timestamp
-	0,  // 46: flexiq.v1.AdminService.GetQuota:input_type -> flexiq.v1.GetQuotaRequest
-	2,  // 47: flexiq.v1.AdminService.SetQuota:input_type -> flexiq.v1.SetQuotaRequest
-	4,  // 48: flexiq.v1.AdminService.EditQuota:input_type -> flexiq.v1.EditQuotaRequest
-	6,  // 49: flexiq.v1.AdminService.ClearQuota:input_type -> flexiq.v1.ClearQuotaRequest
-	8,  // 50: flexiq.v1.AdminService.GetUsage:input_type -> flexiq.v1.GetUsageRequest
-	14, // 51: flexiq.v1.AdminService.ListDeadLetters:input_type -> flexiq.v1.ListDeadLettersRequest
-	17, // 52: flexiq.v1.AdminService.GetDeadLetter:input_type -> flexiq.v1.GetDeadLetterRequest
-	19, // 53: flexiq.v1.AdminService.DeleteDeadLetters:input_type -> flexiq.v1.DeleteDeadLettersRequest
-	21, // 54: flexiq.v1.AdminService.ReplayDeadLetters:input_type -> flexiq.v1.ReplayDeadLettersRequest
-	55, // 55: flexiq.v1.AdminService.PutSchedule:input_type -> flexiq.v1.PutScheduleRequest
-	56, // 56: flexiq.v1.AdminService.DeleteSchedule:input_type -> flexiq.v1.DeleteScheduleRequest
-	57, // 57: flexiq.v1.AdminService.PauseSchedule:input_type -> flexiq.v1.PauseScheduleRequest
-	58, // 58: flexiq.v1.AdminService.ResumeSchedule:input_type -> flexiq.v1.ResumeScheduleRequest
-	59, // 59: flexiq.v1.AdminService.RunSchedule:input_type -> flexiq.v1.RunScheduleRequest
-	60, // 60: flexiq.v1.AdminService.ListSchedules:input_type -> flexiq.v1.ListSchedulesRequest
-	61, // 61: flexiq.v1.AdminService.PutTrigger:input_type -> flexiq.v1.PutTriggerRequest
-	62, // 62: flexiq.v1.AdminService.DeleteTrigger:input_type -> flexiq.v1.DeleteTriggerRequest
-	63, // 63: flexiq.v1.AdminService.ListTriggers:input_type -> flexiq.v1.ListTriggersRequest
-	24, // 64: flexiq.v1.AdminService.ListAudit:input_type -> flexiq.v1.ListAuditRequest
-	27, // 65: flexiq.v1.AdminService.CreateToken:input_type -> flexiq.v1.CreateTokenRequest
-	29, // 66: flexiq.v1.AdminService.ListTokens:input_type -> flexiq.v1.ListTokensRequest
-	32, // 67: flexiq.v1.AdminService.RevokeToken:input_type -> flexiq.v1.RevokeTokenRequest
-	11, // 68: flexiq.v1.AdminService.ListNamespaces:input_type -> flexiq.v1.ListNamespacesRequest
-	36, // 69: flexiq.v1.AdminService.DeleteNamespace:input_type -> flexiq.v1.DeleteNamespaceRequest
-	39, // 70: flexiq.v1.AdminService.GetSetting:input_type -> flexiq.v1.GetSettingRequest
-	41, // 71: flexiq.v1.AdminService.ListSettings:input_type -> flexiq.v1.ListSettingsRequest
-	43, // 72: flexiq.v1.AdminService.PutSetting:input_type -> flexiq.v1.PutSettingRequest
-	45, // 73: flexiq.v1.AdminService.DeleteSetting:input_type -> flexiq.v1.DeleteSettingRequest
-	34, // 74: flexiq.v1.AdminService.ExchangeToken:input_type -> flexiq.v1.ExchangeTokenRequest
-	1,  // 75: flexiq.v1.AdminService.GetQuota:output_type -> flexiq.v1.GetQuotaResponse
-	3,  // 76: flexiq.v1.AdminService.SetQuota:output_type -> flexiq.v1.SetQuotaResponse
-	5,  // 77: flexiq.v1.AdminService.EditQuota:output_type -> flexiq.v1.EditQuotaResponse
-	7,  // 78: flexiq.v1.AdminService.ClearQuota:output_type -> flexiq.v1.ClearQuotaResponse
-	9,  // 79: flexiq.v1.AdminService.GetUsage:output_type -> flexiq.v1.GetUsageResponse
-	16, // 80: flexiq.v1.AdminService.ListDeadLetters:output_type -> flexiq.v1.ListDeadLettersResponse
-	18, // 81: flexiq.v1.AdminService.GetDeadLetter:output_type -> flexiq.v1.GetDeadLetterResponse
-	20, // 82: flexiq.v1.AdminService.DeleteDeadLetters:output_type -> flexiq.v1.DeleteDeadLettersResponse
-	22, // 83: flexiq.v1.AdminService.ReplayDeadLetters:output_type -> flexiq.v1.ReplayDeadLettersResponse
-	64, // 84: flexiq.v1.AdminService.PutSchedule:output_type -> flexiq.v1.PutScheduleResponse
-	65, // 85: flexiq.v1.AdminService.DeleteSchedule:output_type -> flexiq.v1.DeleteScheduleResponse
-	66, // 86: flexiq.v1.AdminService.PauseSchedule:output_type -> flexiq.v1.PauseScheduleResponse
-	67, // 87: flexiq.v1.AdminService.ResumeSchedule:output_type -> flexiq.v1.ResumeScheduleResponse
-	68, // 88: flexiq.v1.AdminService.RunSchedule:output_type -> flexiq.v1.RunScheduleResponse
-	69, // 89: flexiq.v1.AdminService.ListSchedules:output_type -> flexiq.v1.ListSchedulesResponse
-	70, // 90: flexiq.v1.AdminService.PutTrigger:output_type -> flexiq.v1.PutTriggerResponse
-	71, // 91: flexiq.v1.AdminService.DeleteTrigger:output_type -> flexiq.v1.DeleteTriggerResponse
-	72, // 92: flexiq.v1.AdminService.ListTriggers:output_type -> flexiq.v1.ListTriggersResponse
-	25, // 93: flexiq.v1.AdminService.ListAudit:output_type -> flexiq.v1.ListAuditResponse
-	28, // 94: flexiq.v1.AdminService.CreateToken:output_type -> flexiq.v1.CreateTokenResponse
-	30, // 95: flexiq.v1.AdminService.ListTokens:output_type -> flexiq.v1.ListTokensResponse
-	33, // 96: flexiq.v1.AdminService.RevokeToken:output_type -> flexiq.v1.RevokeTokenResponse
-	12, // 97: flexiq.v1.AdminService.ListNamespaces:output_type -> flexiq.v1.ListNamespacesResponse
-	37, // 98: flexiq.v1.AdminService.DeleteNamespace:output_type -> flexiq.v1.DeleteNamespaceResponse
-	40, // 99: flexiq.v1.AdminService.GetSetting:output_type -> flexiq.v1.GetSettingResponse
-	42, // 100: flexiq.v1.AdminService.ListSettings:output_type -> flexiq.v1.ListSettingsResponse
-	44, // 101: flexiq.v1.AdminService.PutSetting:output_type -> flexiq.v1.PutSettingResponse
-	46, // 102: flexiq.v1.AdminService.DeleteSetting:output_type -> flexiq.v1.DeleteSettingResponse
-	35, // 103: flexiq.v1.AdminService.ExchangeToken:output_type -> flexiq.v1.ExchangeTokenResponse
-	75, // [75:104] is the sub-list for method output_type
-	46, // [46:75] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	58, // 45: flexiq.v1.PutSettingResponse.updated_at:type_name -> google.protobuf.Timestamp
+	49, // 46: flexiq.v1.ListQueuesResponse.queues:type_name -> flexiq.v1.QueueInfo
+	64, // 47: flexiq.v1.QueueInfo.oldest_wait:type_name -> google.protobuf.Duration
+	52, // 48: flexiq.v1.ListWorkersResponse.workers:type_name -> flexiq.v1.WorkerInfo
+	58, // 49: flexiq.v1.WorkerInfo.last_seen:type_name -> google.protobuf.Timestamp
+	65, // 50: flexiq.v1.ExplainRequest.jobs:type_name -> flexiq.v1.JobSpec
+	55, // 51: flexiq.v1.ExplainResponse.findings:type_name -> flexiq.v1.Finding
+	58, // 52: flexiq.v1.Finding.since:type_name -> google.protobuf.Timestamp
+	56, // 53: flexiq.v1.Finding.held_by:type_name -> flexiq.v1.SlotHolder
+	64, // 54: flexiq.v1.Finding.estimate:type_name -> google.protobuf.Duration
+	58, // 55: flexiq.v1.SlotHolder.started_at:type_name -> google.protobuf.Timestamp
+	58, // 56: flexiq.v1.SlotHolder.lease_expires_at:type_name -> google.protobuf.Timestamp
+	0,  // 57: flexiq.v1.AdminService.GetQuota:input_type -> flexiq.v1.GetQuotaRequest
+	2,  // 58: flexiq.v1.AdminService.SetQuota:input_type -> flexiq.v1.SetQuotaRequest
+	4,  // 59: flexiq.v1.AdminService.EditQuota:input_type -> flexiq.v1.EditQuotaRequest
+	6,  // 60: flexiq.v1.AdminService.ClearQuota:input_type -> flexiq.v1.ClearQuotaRequest
+	8,  // 61: flexiq.v1.AdminService.GetUsage:input_type -> flexiq.v1.GetUsageRequest
+	47, // 62: flexiq.v1.AdminService.ListQueues:input_type -> flexiq.v1.ListQueuesRequest
+	50, // 63: flexiq.v1.AdminService.ListWorkers:input_type -> flexiq.v1.ListWorkersRequest
+	53, // 64: flexiq.v1.AdminService.Explain:input_type -> flexiq.v1.ExplainRequest
+	14, // 65: flexiq.v1.AdminService.ListDeadLetters:input_type -> flexiq.v1.ListDeadLettersRequest
+	17, // 66: flexiq.v1.AdminService.GetDeadLetter:input_type -> flexiq.v1.GetDeadLetterRequest
+	19, // 67: flexiq.v1.AdminService.DeleteDeadLetters:input_type -> flexiq.v1.DeleteDeadLettersRequest
+	21, // 68: flexiq.v1.AdminService.ReplayDeadLetters:input_type -> flexiq.v1.ReplayDeadLettersRequest
+	66, // 69: flexiq.v1.AdminService.PutSchedule:input_type -> flexiq.v1.PutScheduleRequest
+	67, // 70: flexiq.v1.AdminService.DeleteSchedule:input_type -> flexiq.v1.DeleteScheduleRequest
+	68, // 71: flexiq.v1.AdminService.PauseSchedule:input_type -> flexiq.v1.PauseScheduleRequest
+	69, // 72: flexiq.v1.AdminService.ResumeSchedule:input_type -> flexiq.v1.ResumeScheduleRequest
+	70, // 73: flexiq.v1.AdminService.RunSchedule:input_type -> flexiq.v1.RunScheduleRequest
+	71, // 74: flexiq.v1.AdminService.ListSchedules:input_type -> flexiq.v1.ListSchedulesRequest
+	72, // 75: flexiq.v1.AdminService.PutTrigger:input_type -> flexiq.v1.PutTriggerRequest
+	73, // 76: flexiq.v1.AdminService.DeleteTrigger:input_type -> flexiq.v1.DeleteTriggerRequest
+	74, // 77: flexiq.v1.AdminService.ListTriggers:input_type -> flexiq.v1.ListTriggersRequest
+	24, // 78: flexiq.v1.AdminService.ListAudit:input_type -> flexiq.v1.ListAuditRequest
+	27, // 79: flexiq.v1.AdminService.CreateToken:input_type -> flexiq.v1.CreateTokenRequest
+	29, // 80: flexiq.v1.AdminService.ListTokens:input_type -> flexiq.v1.ListTokensRequest
+	32, // 81: flexiq.v1.AdminService.RevokeToken:input_type -> flexiq.v1.RevokeTokenRequest
+	11, // 82: flexiq.v1.AdminService.ListNamespaces:input_type -> flexiq.v1.ListNamespacesRequest
+	36, // 83: flexiq.v1.AdminService.DeleteNamespace:input_type -> flexiq.v1.DeleteNamespaceRequest
+	39, // 84: flexiq.v1.AdminService.GetSetting:input_type -> flexiq.v1.GetSettingRequest
+	41, // 85: flexiq.v1.AdminService.ListSettings:input_type -> flexiq.v1.ListSettingsRequest
+	43, // 86: flexiq.v1.AdminService.PutSetting:input_type -> flexiq.v1.PutSettingRequest
+	45, // 87: flexiq.v1.AdminService.DeleteSetting:input_type -> flexiq.v1.DeleteSettingRequest
+	34, // 88: flexiq.v1.AdminService.ExchangeToken:input_type -> flexiq.v1.ExchangeTokenRequest
+	1,  // 89: flexiq.v1.AdminService.GetQuota:output_type -> flexiq.v1.GetQuotaResponse
+	3,  // 90: flexiq.v1.AdminService.SetQuota:output_type -> flexiq.v1.SetQuotaResponse
+	5,  // 91: flexiq.v1.AdminService.EditQuota:output_type -> flexiq.v1.EditQuotaResponse
+	7,  // 92: flexiq.v1.AdminService.ClearQuota:output_type -> flexiq.v1.ClearQuotaResponse
+	9,  // 93: flexiq.v1.AdminService.GetUsage:output_type -> flexiq.v1.GetUsageResponse
+	48, // 94: flexiq.v1.AdminService.ListQueues:output_type -> flexiq.v1.ListQueuesResponse
+	51, // 95: flexiq.v1.AdminService.ListWorkers:output_type -> flexiq.v1.ListWorkersResponse
+	54, // 96: flexiq.v1.AdminService.Explain:output_type -> flexiq.v1.ExplainResponse
+	16, // 97: flexiq.v1.AdminService.ListDeadLetters:output_type -> flexiq.v1.ListDeadLettersResponse
+	18, // 98: flexiq.v1.AdminService.GetDeadLetter:output_type -> flexiq.v1.GetDeadLetterResponse
+	20, // 99: flexiq.v1.AdminService.DeleteDeadLetters:output_type -> flexiq.v1.DeleteDeadLettersResponse
+	22, // 100: flexiq.v1.AdminService.ReplayDeadLetters:output_type -> flexiq.v1.ReplayDeadLettersResponse
+	75, // 101: flexiq.v1.AdminService.PutSchedule:output_type -> flexiq.v1.PutScheduleResponse
+	76, // 102: flexiq.v1.AdminService.DeleteSchedule:output_type -> flexiq.v1.DeleteScheduleResponse
+	77, // 103: flexiq.v1.AdminService.PauseSchedule:output_type -> flexiq.v1.PauseScheduleResponse
+	78, // 104: flexiq.v1.AdminService.ResumeSchedule:output_type -> flexiq.v1.ResumeScheduleResponse
+	79, // 105: flexiq.v1.AdminService.RunSchedule:output_type -> flexiq.v1.RunScheduleResponse
+	80, // 106: flexiq.v1.AdminService.ListSchedules:output_type -> flexiq.v1.ListSchedulesResponse
+	81, // 107: flexiq.v1.AdminService.PutTrigger:output_type -> flexiq.v1.PutTriggerResponse
+	82, // 108: flexiq.v1.AdminService.DeleteTrigger:output_type -> flexiq.v1.DeleteTriggerResponse
+	83, // 109: flexiq.v1.AdminService.ListTriggers:output_type -> flexiq.v1.ListTriggersResponse
+	25, // 110: flexiq.v1.AdminService.ListAudit:output_type -> flexiq.v1.ListAuditResponse
+	28, // 111: flexiq.v1.AdminService.CreateToken:output_type -> flexiq.v1.CreateTokenResponse
+	30, // 112: flexiq.v1.AdminService.ListTokens:output_type -> flexiq.v1.ListTokensResponse
+	33, // 113: flexiq.v1.AdminService.RevokeToken:output_type -> flexiq.v1.RevokeTokenResponse
+	12, // 114: flexiq.v1.AdminService.ListNamespaces:output_type -> flexiq.v1.ListNamespacesResponse
+	37, // 115: flexiq.v1.AdminService.DeleteNamespace:output_type -> flexiq.v1.DeleteNamespaceResponse
+	40, // 116: flexiq.v1.AdminService.GetSetting:output_type -> flexiq.v1.GetSettingResponse
+	42, // 117: flexiq.v1.AdminService.ListSettings:output_type -> flexiq.v1.ListSettingsResponse
+	44, // 118: flexiq.v1.AdminService.PutSetting:output_type -> flexiq.v1.PutSettingResponse
+	46, // 119: flexiq.v1.AdminService.DeleteSetting:output_type -> flexiq.v1.DeleteSettingResponse
+	35, // 120: flexiq.v1.AdminService.ExchangeToken:output_type -> flexiq.v1.ExchangeTokenResponse
+	89, // [89:121] is the sub-list for method output_type
+	57, // [57:89] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_flexiq_v1_admin_proto_init() }
@@ -3802,13 +4629,15 @@ func file_flexiq_v1_admin_proto_init() {
 	file_flexiq_v1_admin_proto_msgTypes[6].OneofWrappers = []any{}
 	file_flexiq_v1_admin_proto_msgTypes[15].OneofWrappers = []any{}
 	file_flexiq_v1_admin_proto_msgTypes[26].OneofWrappers = []any{}
+	file_flexiq_v1_admin_proto_msgTypes[49].OneofWrappers = []any{}
+	file_flexiq_v1_admin_proto_msgTypes[55].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_flexiq_v1_admin_proto_rawDesc), len(file_flexiq_v1_admin_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   47,
+			NumMessages:   57,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
