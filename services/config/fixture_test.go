@@ -61,6 +61,7 @@ func (e *ears) PublishReady(namespaces []string) {
 
 func (e *ears) OnStats(func([]byte)) (func(), error)    { return func() {}, nil }
 func (e *ears) OnSweep(func([]byte)) (func(), error)    { return func() {}, nil }
+func (e *ears) OnDispatch(func([]byte)) (func(), error) { return func() {}, nil }
 func (e *ears) OnProgress(func([]byte)) (func(), error) { return func() {}, nil }
 
 // fixture is the service behind the HTTP door, on a real store.

@@ -129,6 +129,7 @@ type Service struct {
 	lanes   []*lane
 	beats   *batch.Group[[]store.Beat, []store.Pulse]
 	waiting atomic.Int64
+	narrow  sync.Map // namespaces in which a cap of a queue or task was met
 
 	life   context.Context // of the loads of quotas
 	end    context.CancelFunc

@@ -13,8 +13,19 @@ import "time"
 // first, twice as many after each round in which all got work: one free slot
 // does not make the store answer everybody who waits.
 
-// fullFor is how long a claim that comes relies on the last answer.
-const fullFor = 250 * time.Millisecond
+// A pause, or the cap of a queue or a task, holds back only some of a
+// namespace's work, so that new work may be other work, and its lines are asked
+// for. When that was in vain again and again they are asked for less often: a
+// pause between two askings grows from vainPause to maxVainPause.
+
+const (
+	// fullFor is how long a claim that comes relies on the last answer.
+	fullFor = 250 * time.Millisecond
+
+	manyVain     = 4
+	vainPause    = time.Millisecond
+	maxVainPause = 100 * time.Millisecond
+)
 
 // known reports whether a claim that comes now need not be asked for.
 func (t *tenant) known(now time.Time) bool {
@@ -39,7 +50,13 @@ func (t *tenant) probe() *line {
 // slot that was told of meanwhile may be younger than the answer.
 func (r *room) note(l *line, v verdict, now time.Time) {
 	t := l.tenant
-	l.held = v.capped
+	l.held, l.narrow = v.capped, v.narrow
+	if v.narrow && v.granted == 0 {
+		l.vain++
+		l.resume = now.Add(min(vainPause<<min(max(0, l.vain-manyVain), 10), maxVainPause))
+	} else {
+		l.vain = 0
+	}
 	switch {
 	case v.capped && l.frees == l.chosen:
 		t.full, t.fullAt = true, now
@@ -58,7 +75,7 @@ func (r *room) note(l *line, v verdict, now time.Time) {
 }
 
 // freed tells that a slot of a namespace may be free. It matters to one that is
-// full, or may just be told so.
+// full, to a line that a narrower cap held, and to those that may just be told so.
 func (r *room) freed(ns string) {
 	t := r.tenants[ns]
 	if t == nil {
@@ -69,7 +86,7 @@ func (r *room) freed(ns string) {
 		return
 	}
 	for _, l := range t.lines {
-		if l.asked > 0 {
+		if l.asked > 0 || l.narrow {
 			l.frees++
 			r.wakeLine(l)
 		}

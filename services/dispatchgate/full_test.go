@@ -66,3 +66,58 @@ func TestFullNamespaceIsCheap(t *testing.T) {
 		time.Sleep(20 * time.Second)
 	})
 }
+
+// A pause or a cap of one queue or task does not hold up other work of the
+// namespace, and a saturated one is not asked for at each enqueue.
+func TestNarrowHold(t *testing.T) {
+	t.Parallel()
+	h := newHall(t)
+	narrow := store.Grant{Held: []store.Hold{{What: store.HoldTask, Name: "t"}}}
+	first, second := h.enter("a", time.Minute), h.enter("a", time.Minute)
+	h.serve(h.pickAll(), narrow)
+	h.wantWaiting(first, second)
+	if len(h.pickAll()) != 0 {
+		t.Fatal("held work is asked for in a loop")
+	}
+	h.wake("a") // other work, perhaps
+	h.serve(h.pickAll(), narrow, true)
+	h.wantAnswered(first, 1, nil)
+	h.serve(h.pickAll(), narrow)
+	if len(h.pickAll()) != 0 {
+		t.Fatal("held work is asked for in a loop")
+	}
+	h.freed("a") // a slot of the task, perhaps
+	asked := len(h.pickAll())
+	if asked != 1 {
+		t.Fatal("a free slot did not wake it")
+	}
+}
+
+func TestVainHintsAreSpread(t *testing.T) {
+	t.Parallel()
+	simulated(t, true, func(t *testing.T, gate *Service, s *asked, _ *ears) {
+		s.with(func() {
+			s.grant = func(store.Want) store.Grant {
+				return store.Grant{Held: []store.Hold{{What: store.HoldPausedQueue, Name: "q"}}}
+			}
+		})
+		done := ends(t, gate, "a", 20*time.Second)
+		for range 10_000 {
+			time.Sleep(time.Millisecond)
+			gate.Woken([]string{"a"})
+		}
+		s.with(func() {
+			if n := len(s.turns); n > 150 {
+				t.Errorf("10 s of hints about held work cost %d turns", n)
+			}
+			s.grant = func(store.Want) store.Grant { return store.Grant{Jobs: make([]store.Leased, 1)} }
+		})
+		gate.QuotaChanged("a")
+		synctest.Wait()
+		select {
+		case <-done:
+		default:
+			t.Error("the change did not wake it at once")
+		}
+	})
+}

@@ -158,6 +158,7 @@ func (l *lane) turn(ctx context.Context, ops []*op) ([][]store.Settled, error) {
 	}
 	l.gate.countSettled(settlements, settled)
 	l.gate.roster.settled(settlements, settled)
+	l.gate.noteHolds(picked, grants)
 	l.gate.hintReturned(settlements, settled, picked, grants)
 	out := make([][]store.Settled, len(ops))
 	for i, o := range ops {

@@ -81,6 +81,9 @@ type line struct {
 	frees   uint64      // of the wakes, those that may mean a free slot
 	chosen  uint64      // frees when the store was asked
 	held    bool        // the last answer left due work because of the namespace's cap
+	narrow  bool        // or because of a pause or cap of a queue or task
+	vain    int         // answers in a row that were narrow and gave nothing
+	resume  time.Time   // new work does not make a vain line hungry before
 	asOf    uint64      // the newest claim in the room when the store was asked
 	seen    uint64      // claims up to this one have had an answer of the store
 	late    []*waiter   // waits that ended before the store was asked for them
@@ -94,7 +97,8 @@ type line struct {
 type verdict struct {
 	granted int
 	drained bool // one got nothing
-	capped  bool
+	capped  bool // the namespace's cap left due work
+	narrow  bool // a pause or cap of a queue or task did
 	stale   bool
 	nextAt  time.Time
 	err     error
@@ -193,8 +197,19 @@ func (r *room) leave(w *waiter) {
 
 // wake tells that a namespace has work. That is no news to one that is full.
 func (r *room) wake(ns string) {
-	if t := r.tenants[ns]; t != nil && !t.full {
-		r.wakeTenant(t)
+	t := r.tenants[ns]
+	if t == nil || t.full {
+		return
+	}
+	if t.hold == unreadable {
+		t.hold = open
+	}
+	for _, l := range t.lines {
+		if l.vain < manyVain || !l.idle() {
+			r.wakeLine(l)
+		} else if l.due.pos == 0 || l.due.at.After(l.resume) {
+			r.agenda.set(&l.due, l.resume)
+		}
 	}
 }
 

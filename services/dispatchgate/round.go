@@ -207,7 +207,13 @@ func (r *room) result(picked []*waiter, grants []store.Grant, err error, now tim
 
 func (r *room) granted(w *waiter, g *store.Grant) {
 	v := &w.line.verdict
-	v.capped = v.capped || len(g.Held) > 0
+	for _, h := range g.Held {
+		if h.What == store.HoldMaxRunning {
+			v.capped = true
+		} else {
+			v.narrow = true
+		}
+	}
 	if len(g.Jobs) == 0 {
 		v.drained, v.nextAt = true, g.NextAt
 		return
@@ -239,7 +245,7 @@ func (r *room) conclude(l *line, now time.Time) {
 		r.fail(l, fault.New(fault.Overloaded, "the quota of the namespace keeps changing"), woken)
 	case v.err != nil:
 		r.fail(l, v.err, woken)
-	case v.drained || v.capped:
+	case v.drained || v.capped || v.narrow:
 		t.stale, l.err = 0, nil
 		l.burst = min(max(1, v.granted), maxBurst)
 		l.seen = l.asOf

@@ -151,10 +151,25 @@ func (s *Service) hintReturned(items []store.Settlement, settled []store.Settled
 	}
 }
 
-// capped reports whether a namespace's quota limits what runs, as far as known.
+// capped reports whether a cap limits what runs in a namespace, as far as known.
 func (s *Service) capped(ns string) bool {
-	q, ok := s.quotas.Peek(ns)
-	return ok && q.Quota.MaxRunning != nil
+	if q, ok := s.quotas.Peek(ns); ok && q.Quota.MaxRunning != nil {
+		return true
+	}
+	_, seen := s.narrow.Load(ns)
+	return seen
+}
+
+// noteHolds remembers the namespaces in which a queue or a task has a cap, as
+// far as it was met here. Those that were not cost the others a second.
+func (s *Service) noteHolds(picked []*waiter, grants []store.Grant) {
+	for i, w := range picked {
+		for _, h := range grants[i].Held {
+			if h.What == store.HoldQueue || h.What == store.HoldTask {
+				s.narrow.Store(w.want.Namespace, struct{}{})
+			}
+		}
+	}
 }
 
 func (s *Service) heartbeat(ctx context.Context, req *flexiqv1.HeartbeatRequest, done func(*flexiqv1.HeartbeatResponse, error)) {
