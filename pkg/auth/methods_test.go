@@ -69,6 +69,7 @@ func TestScopesOfMethods(t *testing.T) {
 		"GetJob": "produce inspect", "ListJobs": "produce inspect",
 		"Claim": "work", "Heartbeat": "work", "Settle": "work",
 		"GetQuota": "inspect platform", "SetQuota": "admin platform", "EditQuota": "admin platform", "ClearQuota": "admin platform",
+		"ListQueues": "inspect", "ListWorkers": "inspect", "Explain": "inspect",
 		"GetUsage": "inspect", "ListDeadLetters": "inspect", "GetDeadLetter": "inspect", "ListAudit": "inspect platform",
 		"DeleteDeadLetters": "admin", "ReplayDeadLetters": "admin",
 		"CreateToken": "admin platform", "ListTokens": "admin platform", "RevokeToken": "admin platform",

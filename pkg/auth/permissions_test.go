@@ -33,6 +33,7 @@ func TestPermissions(t *testing.T) {
 			"inspector", auth.Identity{Namespace: ">", TokenID: "t3", Scopes: []auth.Scope{auth.Inspect}},
 			[]string{
 				"fq.v1.get-job.=3e.t3", "fq.v1.list-jobs.=3e.t3", "fq.v1.get-quota.=3e.t3", "fq.v1.get-usage.=3e.t3",
+				"fq.v1.list-queues.=3e.t3", "fq.v1.list-workers.=3e.t3", "fq.v1.explain.=3e.t3",
 				"fq.v1.list-dead-letters.=3e.t3", "fq.v1.get-dead-letter.=3e.t3", "fq.v1.list-schedules.=3e.t3", "fq.v1.list-triggers.=3e.t3",
 				"fq.v1.list-audit.=3e.t3",
 				"fq.v1.get-setting.=3e.t3", "fq.v1.list-settings.=3e.t3",
