@@ -70,6 +70,8 @@ func TestScopesOfMethods(t *testing.T) {
 		"Claim": "work", "Heartbeat": "work", "Settle": "work",
 		"GetQuota": "inspect platform", "SetQuota": "admin platform", "EditQuota": "admin platform", "ClearQuota": "admin platform",
 		"ListQueues": "inspect", "ListWorkers": "inspect", "Explain": "inspect",
+		"PutSchedule": "admin", "DeleteSchedule": "admin", "PauseSchedule": "admin", "ResumeSchedule": "admin", "RunSchedule": "admin",
+		"ListSchedules": "inspect", "PutTrigger": "admin", "DeleteTrigger": "admin", "ListTriggers": "inspect",
 		"GetUsage": "inspect", "ListDeadLetters": "inspect", "GetDeadLetter": "inspect", "ListAudit": "inspect platform",
 		"DeleteDeadLetters": "admin", "ReplayDeadLetters": "admin",
 		"CreateToken": "admin platform", "ListTokens": "admin platform", "RevokeToken": "admin platform",
