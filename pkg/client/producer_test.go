@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -220,29 +222,28 @@ func TestConcurrentCallsShareMessages(t *testing.T) {
 func TestErrorsOfACallDoNotTellOfItsNeighbours(t *testing.T) {
 	t.Parallel()
 	d := newDesk()
-	d.hold = make(chan struct{})
-	d.refuse = func(s *flexiqv1.JobSpec) error {
-		return fault.Invalid("calls["+s.GetTask()+"].jobs[0].queue", "is closed")
-	}
+	// True of the second call of each message that has several.
+	d.refuse = func(*flexiqv1.JobSpec) error { return fault.Invalid("calls[1].jobs[0].queue", "is closed") }
 	c := d.open(t, "nats", client.Options{})
-	// The first two messages are under way, one on each lane, while the others
-	// gather; which position a call gets is not known, so all are tried.
-	var wg sync.WaitGroup
-	var mu sync.Mutex
-	alone := 0
-	for i := range 64 {
-		wg.Go(func() {
-			_, err := c.Enqueue(t.Context(), client.Job{Task: fmt.Sprint(i % 4)})
-			mu.Lock()
-			defer mu.Unlock()
-			if f := fault.Of(err); f.Details[fault.KeyField] == "job.queue" && f.Message == "job.queue: is closed" {
-				alone++
-			}
-		})
+	grouped := func() bool {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		return slices.ContainsFunc(d.sizes, func(n int) bool { return n > 1 })
 	}
-	close(d.hold)
-	wg.Wait()
-	if alone == 0 {
+	var alone atomic.Int32
+	for !grouped() {
+		var wg sync.WaitGroup
+		for range 64 {
+			wg.Go(func() {
+				_, err := c.Enqueue(t.Context(), client.Job{Task: "t"})
+				if f := fault.Of(err); f.Details[fault.KeyField] == "job.queue" && f.Message == "job.queue: is closed" {
+					alone.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+	}
+	if alone.Load() == 0 {
 		t.Error("no error was told as the call's own")
 	}
 }
