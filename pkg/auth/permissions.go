@@ -73,6 +73,7 @@ func ServicePermissions() (publish, subscribe []string) {
 		HintPrefix + ">",
 		EventPrefix + ">",
 		"$JS.API.>",
+		"$JS.ACK.>", // of the messages of durable triggers
 		"$KV." + LeaseBucket + ".>",
 	}
 	subscribe = []string{
