@@ -118,9 +118,7 @@ func remains(t testing.TB, address, ns string) (found []string) {
 	}
 	defer s.Close()
 	// Every key whose name has the tag, whatever else stands in it.
-	for _, key := range s.db.Keys(t.Context(), escaped(s.key(tag(ns), ""))+"*").Val() {
-		found = append(found, key)
-	}
+	found = append(found, s.db.Keys(t.Context(), escaped(s.key(tag(ns), ""))+"*").Val()...)
 	for _, list := range []string{"known", "trails", "busy", scheduledList, streamedList} {
 		if s.db.ZScore(t.Context(), s.key(installation, list), ns).Err() == nil {
 			found = append(found, "a place in "+list)

@@ -7,8 +7,8 @@ import (
 	"flexiq/pkg/store"
 )
 
-func (r *list) setting(ns string) store.Setting {
-	return store.Setting{Namespace: ns, Key: r.text(), Value: r.text(), Revision: r.int(), UpdatedAt: r.time(), UpdatedBy: r.text()}
+func (l *list) setting(ns string) store.Setting {
+	return store.Setting{Namespace: ns, Key: l.text(), Value: l.text(), Revision: l.int(), UpdatedAt: l.time(), UpdatedBy: l.text()}
 }
 
 // Setting implements [store.Settings].
