@@ -22,8 +22,8 @@ const (
 // Attempts limits failed attempts to authenticate, by the address they come
 // from. An address that is over its limit is not barred: whoever shares it, by
 // a proxy or a NAT, would be barred with it. But nothing is looked up for it any
-// more, so that only a token which this process knows already is let in, and
-// everything else gets the answer of any other failure.
+// more, so that only a token which this process knows already, or has let in
+// before, is let in, and everything else gets the answer of any other failure.
 //
 // IPv6 addresses count by their network of 64 bits, which is what one customer
 // has. Memory is bounded: when too many addresses fail at once, the ones that

@@ -42,6 +42,9 @@ func TestFailuresAreLimitedByAddress(t *testing.T) {
 	if _, err := f.v.Verify(t.Context(), text, "192.0.2.2:1000"); err != nil {
 		t.Errorf("from another address: %v", err)
 	}
+	if _, err := f.v.Verify(t.Context(), text, from); err != nil {
+		t.Errorf("a token that was let in before: %v", err)
+	}
 	f.source.cold = false
 	if _, err := f.v.Verify(t.Context(), text, from); err != nil {
 		t.Errorf("a token that is known already: %v", err)

@@ -136,7 +136,8 @@ func TestBackoffBounds(t *testing.T) {
 		attempt := rapid.Int32Range(1, job.MaxMaxAttempts).Draw(t, "attempt")
 		jitter := rapid.Float64Range(0, 0.999999).Draw(t, "jitter")
 		d, next := job.Backoff(base, most, attempt, jitter), job.Backoff(base, most, attempt+1, jitter)
-		if d < base/2 || d > most || next < d || next > 2*d+1 {
+		// Each of the two halves of a wait is rounded down.
+		if d < base/2 || d > most || next < d || next > 2*d+3 {
 			t.Fatalf("attempts %d and %d wait %s and %s", attempt, attempt+1, d, next)
 		}
 	})
