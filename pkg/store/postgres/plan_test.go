@@ -263,9 +263,10 @@ func (o *observer) hold(t *testing.T, ns string) {
 	}
 	must(t, s, calls(t, ns, 1, 5, func(sp *job.Spec) { sp.Task, sp.Priority = "few", 9 }))
 	grants := turn(t, s, nil, want(t, s, ns, 7), want(t, s, ns, 1, "default"))
-	execute(t, s.pool.Config().ConnString(), fmt.Sprintf("insert into plans.relabels values ('%s', '00000000-0000-0000-0000-000000000000') on conflict do nothing", ns))
+	_, err := s.pool.Exec(ctx, s.sql[markRelabel], ns)
+	ok(err)
 	turn(t, s, nil, want(t, s, ns, 2))
-	_, err := s.Overrides(ctx, []string{ns, "a"})
+	_, err = s.Overrides(ctx, []string{ns, "a"})
 	ok(err)
 	_, err = s.Queues(ctx, ns, "", 10)
 	ok(err)

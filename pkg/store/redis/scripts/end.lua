@@ -8,7 +8,7 @@
 -- Answers per attempt 1 when it was ended, else 0.
 
 have_counts()
-local out = {}
+local out, lost = {}, false
 for i = 1, number() do
   local id, lease, cancelling, state, attempt, keeps, delay, text = arg(), arg(), arg() == '1', number(), number(), arg() == '1', number(), arg()
   local j = head(id)
@@ -18,6 +18,7 @@ for i = 1, number() do
     call('ZREM', base .. 'running', id) -- index entries without their job
     call('ZREM', base .. 'live', id)
     call('HDEL', base .. 'workers', id)
+    lost = true
   elseif j.state == RUNNING and j.lease == lease and ends <= now and has(j.flags, CANCELLING) == cancelling then
     j.attempt = attempt
     if state == PENDING and not keeps then j.run = raw_time(now + delay) end
@@ -26,4 +27,9 @@ for i = 1, number() do
   end
 end
 write_indexes()
+if lost then -- of which queue and task they were is not known any more
+  call('HDEL', KEYS[1], 'counted')
+  have_counts()
+  write_indexes()
+end
 return out
