@@ -142,6 +142,9 @@ func (d *daemon) openStore(ctx context.Context) error {
 		d.store = d.opts.between(s)
 	}
 	d.health.Add(telemetry.Check{Name: "store", Critical: true, Run: s.Ping})
+	if h, ok := s.(horizon); ok {
+		watchHorizon(h, d.reg, d.health)
+	}
 	return nil
 }
 
