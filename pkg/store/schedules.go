@@ -116,7 +116,10 @@ func (c *ScheduleChange) Apply(before *Schedule, now time.Time) (Schedule, error
 		before = &Schedule{}
 	}
 	if c.Revision != 0 && c.Revision != before.Revision {
-		return Schedule{}, fault.New(fault.RevisionMismatch, "the schedule was changed meanwhile")
+		return Schedule{}, fault.New(fault.RevisionMismatch, "the schedule was changed or fired meanwhile")
+	}
+	if !c.KeepNext && !c.Schedule.NextAt.IsZero() && !c.Schedule.NextAt.After(before.LastSlot) {
+		return Schedule{}, fault.New(fault.RevisionMismatch, "the schedule was changed or fired meanwhile")
 	}
 	next := c.Schedule
 	next.Revision = max(before.Revision+1, now.UnixMicro())

@@ -217,14 +217,16 @@ func (s *Service) read(ctx context.Context, t store.Trigger) (stop func(), err e
 }
 
 // hearDurable decides a message of a stream. It is acknowledged when its job is
-// written, and kept for later when that was refused.
+// written, and kept for later when that was refused, or when the trigger is not
+// known: it may be newer than what is remembered, and one that is gone takes its
+// consumer with it.
 func (s *Service) hearDurable(ctx context.Context, m bus.TriggerMessage) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), triggerTimeout)
 	defer cancel()
 	err := s.pullDurable(ctx, m)
 	switch {
 	case err == nil, fault.Is(err, fault.IDConflict): // the first giving out of it made its job
-	case fault.Is(err, fault.InvalidRequest), fault.Is(err, fault.PayloadTooLarge), fault.Is(err, fault.NotFound):
+	case fault.Is(err, fault.InvalidRequest), fault.Is(err, fault.PayloadTooLarge):
 		s.metrics.droppedMessages.Inc() // it can never pass
 		s.log.Warn().Err(err).Str("namespace", m.Namespace).Uint64("sequence", m.Sequence).Msg("message of a trigger dropped")
 	default:

@@ -91,8 +91,9 @@ func (s *Store) setOverride(ctx context.Context, op string, c *overriding) error
 func (c *overriding) try(ctx context.Context, t *tx) error {
 	var old *store.Override
 	var now time.Time
+	held := make(map[string]bool)
 	err := t.read(ctx, func(b *batch) {
-		b.lock([]string{c.ns}, locking{}, map[string]bool{})
+		b.lock([]string{c.ns}, locking{}, held)
 		t.s.time(b, &now)
 		b.each(selectOverride, func(scan func(...any) error) error {
 			_, o, err := scanOverride(scan)
@@ -105,6 +106,9 @@ func (c *overriding) try(ctx context.Context, t *tx) error {
 	}
 	if c.now == nil && old == nil {
 		return fault.Missing("override")
+	}
+	if !held[c.ns] {
+		return errHeld // it was erased since it got its row
 	}
 	r := c.audit
 	r.Outcome, r.Old, r.New = "ok", "", ""

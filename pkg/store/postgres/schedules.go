@@ -73,8 +73,9 @@ func (s *Store) create(ctx context.Context, op, ns string) error {
 func (s *Store) locked(ctx context.Context, op, ns string, read func(*batch), decide func(now time.Time) (func(*batch), error)) error {
 	return s.write(ctx, op, func(ctx context.Context, t *tx) error {
 		var now time.Time
+		held := make(map[string]bool)
 		err := t.read(ctx, func(b *batch) {
-			b.lock([]string{ns}, locking{}, map[string]bool{})
+			b.lock([]string{ns}, locking{}, held)
 			s.time(b, &now)
 			read(b)
 		})
@@ -84,6 +85,9 @@ func (s *Store) locked(ctx context.Context, op, ns string, read func(*batch), de
 		queue, err := decide(now)
 		if err != nil || queue == nil {
 			return err
+		}
+		if !held[ns] {
+			return errHeld // it was erased since it got its row: nothing may be written beside the lock
 		}
 		return t.commit(ctx, queue)
 	})

@@ -61,7 +61,7 @@ func (s *Store) PutSchedule(ctx context.Context, c store.ScheduleChange) (store.
 	}
 	r := cmd.list()
 	if !r.more() {
-		return store.Schedule{}, fault.New(fault.RevisionMismatch, "the schedule was changed meanwhile")
+		return store.Schedule{}, fault.New(fault.RevisionMismatch, "the schedule was changed or fired meanwhile")
 	}
 	return readSchedule(c.Namespace, c.Name, r), nil
 }

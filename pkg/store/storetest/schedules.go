@@ -16,6 +16,7 @@ var scheduleCases = []testcase{
 	{"put and get", schedulePut},
 	{"put compares the revision", scheduleRevision},
 	{"put may keep the slot", scheduleKeepNext},
+	{"put cannot bring back a slot", schedulePutFired},
 	{"delete", scheduleDelete},
 	{"list", scheduleList},
 	{"due ones, longest first", scheduleDue},
@@ -88,6 +89,20 @@ func (f *fixture) gone(what string, out store.Outcome) {
 	if !errors.Is(out.Err, store.ErrSlot) || out.Results != nil {
 		f.Fatalf("%s: got %+v, want ErrSlot", what, out)
 	}
+}
+
+// schedulePutFired changes a schedule to stand at a slot which fired since that
+// was computed: the slot would make a second job.
+func schedulePutFired(f *fixture) {
+	slot := epoch.Add(minute)
+	s := f.schedule("ns", "s", slot)
+	f.clock.Advance(minute)
+	f.ok(f.admit(f.firing(s, f.spec()))[0].Err)
+	before := f.scheduled("ns", "s")
+	_, err := f.s.PutSchedule(f.ctx, change("ns", "s", slot))
+	f.reason(err, fault.RevisionMismatch)
+	equal(f, "after the refusal", f.scheduled("ns", "s"), before)
+	f.schedule("ns", "s", slot.Add(time.Second))
 }
 
 func schedulePut(f *fixture) {

@@ -55,7 +55,9 @@ func (s *Store) PutSchedule(_ context.Context, c store.ScheduleChange) (store.Sc
 	next.Revision, next.UpdatedAt = now.UnixMicro(), now
 	switch {
 	case before == nil && c.Revision != 0, before != nil && c.Revision != 0 && c.Revision != before.Revision:
-		return store.Schedule{}, fault.New(fault.RevisionMismatch, "the schedule was changed meanwhile")
+		return store.Schedule{}, fault.New(fault.RevisionMismatch, "the schedule was changed or fired meanwhile")
+	case before != nil && !c.KeepNext && !c.NextAt.IsZero() && !c.NextAt.After(before.LastSlot):
+		return store.Schedule{}, fault.New(fault.RevisionMismatch, "the schedule was changed or fired meanwhile")
 	case before != nil:
 		next.LastSlot, next.LastAt = before.LastSlot, before.LastAt
 		if next.Revision <= before.Revision {

@@ -8,13 +8,15 @@
 --       7  cron, 8 time zone, 9 job, 10 1 if paused, 11 next slot or 0, 12 by whom
 --      13  the record from its revision on
 --
--- Answers {} when it has another revision, else the values of FORM.
+-- Answers {} when it has another revision, or fired at the slot or a later one
+-- meanwhile, else the values of FORM.
 
 local default, term, name, must, keep = arg(), arg(), arg(), number(), arg() == '1'
 local cron, zone, job, paused, next, by, rest = arg(), arg(), arg(), arg(), number(), arg(), arg()
 
 local s = standing(name)
 if must ~= 0 and (not s or s.revision ~= must) then return {} end
+if s and not keep and next ~= 0 and next <= s.last then return {} end
 
 enter(default, term)
 local at = base .. 's:' .. name

@@ -5,9 +5,10 @@ local FORM = { 'cron', 'zone', 'job', 'paused', 'revision', 'next', 'last_slot',
   'updated_at', 'updated_by' }
 
 local function standing(name)
-  local m = call('HMGET', base .. 's:' .. name, 'revision', 'paused', 'next', 'refused', 'retry')
+  local m = call('HMGET', base .. 's:' .. name, 'revision', 'paused', 'next', 'refused', 'retry', 'last_slot')
   if not m[1] then return nil end
-  return { revision = tonumber(m[1]), paused = m[2] == '1', next = tonumber(m[3]), refused = tonumber(m[4]), retry = tonumber(m[5]) }
+  return { revision = tonumber(m[1]), paused = m[2] == '1', next = tonumber(m[3]), refused = tonumber(m[4]), retry = tonumber(m[5]),
+    last = tonumber(m[6] or 0) }
 end
 
 -- set_due notes when to look at a schedule again.
