@@ -22,16 +22,16 @@ type aged struct {
 	c      *client.Client
 }
 
-func (e *env) newAged(ctx context.Context, p *postgres, name string) (*aged, error) {
+// place gives a database, empty and of this name, on a backend.
+type place func(ctx context.Context, name string) (store string, db database, err error)
+
+func (e *env) newAged(ctx context.Context, at place, name string) (*aged, error) {
 	a := &aged{e: e}
-	store := ""
-	if p != nil {
-		if err := p.create(ctx, "aged_"+name); err != nil {
-			return nil, err
-		}
-		a.db, store = p, p.url("aged_"+name)
+	store, db, err := at(ctx, "aged_"+name)
+	if err != nil {
+		return nil, err
 	}
-	var err error
+	a.db = db
 	if a.daemon, err = e.startFlexiqd(ctx, store); err != nil {
 		return nil, err
 	}
@@ -113,41 +113,58 @@ func archive(ctx context.Context, c *client.Client) error {
 }
 
 func rowB7(ctx context.Context, e *env, b *board) error {
-	for _, backend := range []struct {
-		id, title string
-		bar       float64
-	}{{"pg", "PostgreSQL", 0.8}, {"sqlite", "SQLite", 0.7}} {
-		var p *postgres
-		if backend.id == "pg" {
-			var err error
-			if p, err = e.startPostgres(ctx); err != nil {
-				return err
-			}
+	p, err := e.startPostgres(ctx)
+	if err != nil {
+		return err
+	}
+	onPostgres := func(ctx context.Context, name string) (string, database, error) {
+		return p.url(name), p, p.create(ctx, name)
+	}
+	if err := e.compareAges(ctx, b, "B7.pg", "PostgreSQL", 0.8, onPostgres); err != nil {
+		return err
+	}
+	inFile := func(context.Context, string) (string, database, error) { return "", nil, nil }
+	return e.compareAges(ctx, b, "B7.sqlite", "SQLite", 0.7, inFile)
+}
+
+func rowB7Redis(ctx context.Context, e *env, b *board) error {
+	r, err := e.startRedis(ctx, false)
+	if err != nil {
+		return err
+	}
+	next := 0
+	numbered := func(context.Context, string) (string, database, error) {
+		next++
+		return r.url(next - 1), r, nil
+	}
+	return e.compareAges(ctx, b, "B7redis", "Redis", 0.8, numbered)
+}
+
+// compareAges measures a namespace at all ages beside empty installations.
+func (e *env) compareAges(ctx context.Context, b *board, row, title string, bar float64, at place) error {
+	full, err := e.newAged(ctx, at, "full")
+	if err != nil {
+		return err
+	}
+	for _, state := range e.ages() {
+		start := time.Now()
+		if err := state.reach(ctx, full); err != nil {
+			return fmt.Errorf("%s: %w", state.title, err)
 		}
-		full, err := e.newAged(ctx, p, "full")
+		e.log("  %s on %s after %s", state.title, title, time.Since(start).Round(time.Second))
+		empty, err := e.newAged(ctx, at, "empty_"+state.id)
 		if err != nil {
 			return err
 		}
-		for _, state := range e.ages() {
-			start := time.Now()
-			if err := state.reach(ctx, full); err != nil {
-				return fmt.Errorf("%s: %w", state.title, err)
-			}
-			e.log("  %s on %s after %s", state.title, backend.title, time.Since(start).Round(time.Second))
-			empty, err := e.newAged(ctx, p, "empty_"+state.id)
-			if err != nil {
+		id := row + "." + state.id
+		for _, s := range []scenario{
+			{id: id + ".enqueue", title: "single enqueue", ours: full.enqueues(state.id, id+".enqueue"), peer: empty.enqueues("empty", id+".enqueue.empty")},
+			{id: id + ".drain", title: "drain", ours: full.drains(state.id, id+".drain"), peer: empty.drains("empty", id+".drain.empty")},
+		} {
+			s.title += ", " + title + " with " + state.title + ", beside an empty one"
+			s.unit, s.bar, s.rounds = "jobs/s", bar, e.rounds()
+			if _, err := b.compare(ctx, s); err != nil {
 				return err
-			}
-			id := "B7." + backend.id + "." + state.id
-			for _, s := range []scenario{
-				{id: id + ".enqueue", title: "single enqueue", ours: full.enqueues(state.id, id+".enqueue"), peer: empty.enqueues("empty", id+".enqueue.empty")},
-				{id: id + ".drain", title: "drain", ours: full.drains(state.id, id+".drain"), peer: empty.drains("empty", id+".drain.empty")},
-			} {
-				s.title += ", " + backend.title + " with " + state.title + ", beside an empty one"
-				s.unit, s.bar, s.rounds = "jobs/s", backend.bar, e.rounds()
-				if _, err := b.compare(ctx, s); err != nil {
-					return err
-				}
 			}
 		}
 	}

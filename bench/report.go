@@ -48,8 +48,8 @@ func newReport(ctx context.Context, o options, results []result) report {
 	return r
 }
 
-// keep takes over, from the report of an earlier run, the rows that this one
-// did not measure, and says of each result which run it is of.
+// keep takes over, from the report of an earlier run, the figures of rows that
+// this one did not measure, and says of each result which run it is of.
 func (r *report) keep(dir string, measured []row) error {
 	for i := range r.Results {
 		r.Results[i].Time, r.Results[i].Commit = r.Time.Format(time.RFC3339), r.Commit
@@ -68,7 +68,7 @@ func (r *report) keep(dir string, measured []row) error {
 	}
 	for _, old := range earlier.Results {
 		again := func(m row) bool { return m.id == rowOf(old.ID) }
-		if earlier.Machine == r.Machine && earlier.Quick == r.Quick && !slices.ContainsFunc(measured, again) {
+		if old.Error == "" && earlier.Machine == r.Machine && earlier.Quick == r.Quick && !slices.ContainsFunc(measured, again) {
 			r.Results = append(r.Results, old)
 		}
 	}

@@ -11,6 +11,7 @@ var rows = []row{
 	{"B5", "drain, Redis", 5 * time.Minute, false, rowB5},
 	{"B6", "single enqueue and drain, SQLite", 5 * time.Minute, true, rowB6},
 	{"B7", "a long history or backlog", 20 * time.Minute, false, rowB7},
+	{"B7redis", "a long history or backlog, Redis", 10 * time.Minute, false, rowB7Redis},
 	{"B8", "many namespaces, PostgreSQL", 8 * time.Minute, false, rowB8},
 	{"B9", "limits and refusals, PostgreSQL", 5 * time.Minute, false, rowB9},
 	{"B10", "latency, PostgreSQL", 5 * time.Minute, false, rowB10},
