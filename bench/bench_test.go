@@ -167,7 +167,7 @@ func TestLoadCountsTheMeasuredPartOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := false
 		rate, jobs, err := load(t.Context(), 4, 2*time.Second, func() { began = true }, func(context.Context, int) (int, error) {
-			time.Sleep(10 * time.Millisecond)
+			time.Sleep(10 * time.Millisecond) // of the test's own clock
 			return 3, nil
 		})
 		if err != nil || !began {

@@ -158,7 +158,7 @@ func (d delays) run(t *testing.T, dir string, args []string) (late []time.Durati
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(working) }()
 	for _, at := range d.restarts {
-		time.Sleep(time.Until(begun.Add(at)))
+		time.Sleep(time.Until(begun.Add(at))) // the restart is due by the clock, as the delays are
 		p.terminate(t)
 		p = spawn(t, args...)
 	}
@@ -219,7 +219,7 @@ func workerMain() int {
 	}
 	w.Handle("work", func(_ context.Context, task *client.Task) error {
 		told("start", task.ID())
-		time.Sleep(time.Duration(ms) * time.Millisecond)
+		time.Sleep(time.Duration(ms) * time.Millisecond) // the job's work
 		return nil
 	})
 	if err := w.Run(ctx); err != nil {

@@ -87,7 +87,7 @@ func TestSoakHeldLock(t *testing.T) {
 	if _, err := conn.Exec(ctx, "select from "+schema+".namespaces where name = 'held' for update"); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(hold)
+	time.Sleep(hold) // what is measured is what others get meanwhile
 	if _, err := conn.Exec(ctx, "rollback"); err != nil {
 		t.Fatal(err)
 	}

@@ -33,7 +33,7 @@ func TestSoakIdleRate(t *testing.T) {
 		limit(t, c, &flexiqv1.NamespaceQuota{EnqueueRate: proto.String("5/s")})
 		all = append(all, installation{kind, func() { p.kill(); spawn(t, args...) }, c})
 	}
-	time.Sleep(idle)
+	time.Sleep(idle) // idling is the case
 	for _, i := range all {
 		t.Run(i.kind, func(t *testing.T) {
 			soak := testkit.StartSoak(t, "idle-rate-"+i.kind, "a rate of 5/s after ten idle minutes, and after the service was killed")
