@@ -291,7 +291,7 @@ func (d *daemon) openServices(ctx context.Context) error {
 		cfg := admission.DefaultConfig()
 		cfg.MaxPayload = d.opts.MaxPayload
 		if d.admission, err = admission.New(cfg, admission.Deps{
-			Store: d.store, Jobs: d.store, Quotas: d.caches.Quotas, Hints: d.conn, Reports: d.conn, Log: d.log, Registerer: d.reg,
+			Store: d.store, Jobs: d.store, Quotas: d.caches.Quotas, Overrides: d.caches.Overrides, Hints: d.conn, Reports: d.conn, Log: d.log, Registerer: d.reg,
 			Schedules: d.store, Triggers: d.store, Messages: d.conn,
 		}); err != nil {
 			return err

@@ -27,8 +27,8 @@ type enqueueCmd struct {
 	Priority    *int8             `help:"From -128 to 127, higher first (--priority=-5)." placeholder:"N"`
 	Delay       time.Duration     `help:"Start no earlier than after this time." placeholder:"5m"`
 	RunAt       *time.Time        `help:"Start no earlier than at this time." placeholder:"2030-01-02T15:04:05Z"`
-	MaxAttempts many              `help:"Attempts before the job is dead (default: 25)." placeholder:"N"`
-	Timeout     time.Duration     `help:"Longest time that one attempt may run (default: 30m)." placeholder:"30m" positive:""`
+	MaxAttempts many              `help:"Attempts before the job is dead (default: the override's, else 25)." placeholder:"N"`
+	Timeout     time.Duration     `help:"Longest time that one attempt may run (default: the override's, else 30m)." placeholder:"30m" positive:""`
 	BackoffBase time.Duration     `help:"Delay before the first retry." placeholder:"1s" positive:""`
 	BackoffMax  time.Duration     `help:"Ceiling of the growing delay." placeholder:"1h" positive:""`
 	UniqueKey   string            `help:"Add no job while one with this key is pending or running." placeholder:"KEY"`

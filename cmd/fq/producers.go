@@ -17,8 +17,8 @@ type template struct {
 	Queue       string            `help:"Queue to wait in (default: default)."`
 	Priority    *int8             `help:"From -128 to 127, higher first (--priority=-5)." placeholder:"N"`
 	Delay       time.Duration     `help:"Start no earlier than after this time." placeholder:"5m"`
-	MaxAttempts many              `help:"Attempts before the job is dead (default: 25)." placeholder:"N"`
-	Timeout     time.Duration     `help:"Longest time that one attempt may run (default: 30m)." placeholder:"30m" positive:""`
+	MaxAttempts many              `help:"Attempts before the job is dead (default: the override's, else 25)." placeholder:"N"`
+	Timeout     time.Duration     `help:"Longest time that one attempt may run (default: the override's, else 30m)." placeholder:"30m" positive:""`
 	UniqueKey   string            `help:"Add no job while one with this key is pending or running." placeholder:"KEY"`
 	Metadata    map[string]string `help:"Labels; may be repeated." placeholder:"KEY=VALUE" mapsep:"none"`
 }

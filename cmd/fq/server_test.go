@@ -116,7 +116,7 @@ func (b *backend) openBus(ctx context.Context) {
 
 func (b *backend) openServices(poller *configcache.Poller) {
 	adm, err := admission.New(admission.DefaultConfig(), admission.Deps{
-		Store: b.store, Jobs: b.store, Quotas: b.caches.Quotas, Hints: b.conn, Reports: b.conn,
+		Store: b.store, Jobs: b.store, Quotas: b.caches.Quotas, Overrides: b.caches.Overrides, Hints: b.conn, Reports: b.conn,
 	})
 	b.must(err)
 	b.gate, err = dispatchgate.New(dispatchgate.DefaultConfig(), dispatchgate.Deps{Store: b.store, Quotas: b.caches.Quotas, Hints: b.conn, Reports: b.conn})

@@ -72,6 +72,7 @@ func TestScopesOfMethods(t *testing.T) {
 		"ListQueues": "inspect", "ListWorkers": "inspect", "Explain": "inspect",
 		"PutSchedule": "admin", "DeleteSchedule": "admin", "PauseSchedule": "admin", "ResumeSchedule": "admin", "RunSchedule": "admin",
 		"ListSchedules": "inspect", "PutTrigger": "admin", "DeleteTrigger": "admin", "ListTriggers": "inspect",
+		"SetOverride": "admin", "ClearOverride": "admin", "ListOverrides": "inspect",
 		"GetUsage": "inspect", "ListDeadLetters": "inspect", "GetDeadLetter": "inspect", "ListAudit": "inspect platform",
 		"DeleteDeadLetters": "admin", "ReplayDeadLetters": "admin",
 		"CreateToken": "admin platform", "ListTokens": "admin platform", "RevokeToken": "admin platform",

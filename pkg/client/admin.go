@@ -212,3 +212,26 @@ func (a Admin) DeleteTrigger(ctx context.Context, name string) error {
 func (a Admin) ListTriggers(ctx context.Context, req *flexiqv1.ListTriggersRequest) (*flexiqv1.ListTriggersResponse, error) {
 	return read[flexiqv1.ListTriggersResponse](ctx, a.c, "ListTriggers", req)
 }
+
+// SetOverride sets caps, a pause and defaults for a queue or a task, in the place
+// of what was set before: what is left out is lifted.
+func (a Admin) SetOverride(ctx context.Context, req *flexiqv1.SetOverrideRequest) (*flexiqv1.Override, error) {
+	res, err := write[flexiqv1.SetOverrideResponse](ctx, a.c, "SetOverride", req)
+	return res.GetOverride(), err
+}
+
+// ClearOverride removes what is set for a queue or a task. NOT_FOUND when nothing is.
+func (a Admin) ClearOverride(ctx context.Context, req *flexiqv1.ClearOverrideRequest) error {
+	_, err := write[flexiqv1.ClearOverrideResponse](ctx, a.c, "ClearOverride", req)
+	return err
+}
+
+// ListOverrides reads one page of overrides.
+func (a Admin) ListOverrides(ctx context.Context, req *flexiqv1.ListOverridesRequest) (*flexiqv1.ListOverridesResponse, error) {
+	return read[flexiqv1.ListOverridesResponse](ctx, a.c, "ListOverrides", req)
+}
+
+// Overrides reads overrides page after page. An error ends the sequence.
+func (a Admin) Overrides(ctx context.Context, req *flexiqv1.ListOverridesRequest) iter.Seq2[*flexiqv1.Override, error] {
+	return pages(ctx, req, a.ListOverrides, (*flexiqv1.ListOverridesResponse).GetOverrides)
+}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"flexiq/pkg/fault"
+	"flexiq/pkg/job"
 	"flexiq/pkg/quota"
 	"flexiq/pkg/store"
 )
@@ -43,6 +44,61 @@ func LoadQuotas(src interface {
 	}
 }
 
+// Overrides are what an operator set for queues and tasks of a namespace, as
+// admission needs it. The zero value sets nothing.
+type Overrides struct {
+	queues, tasks map[string]job.Defaults
+	setAt         time.Time // when the last of them was set, zero: there is none
+}
+
+// Defaults are those of a job of a queue and a task: what is set for the task goes
+// before what is set for the queue.
+func (o Overrides) Defaults(queue, task string) job.Defaults {
+	if o.queues == nil && o.tasks == nil {
+		return job.Defaults{}
+	}
+	return o.tasks[task].Or(o.queues[queue])
+}
+
+// OverridesOf keeps the defaults of a namespace's overrides.
+func OverridesOf(all []store.Override) (out Overrides) {
+	for _, o := range all {
+		if o.UpdatedAt.After(out.setAt) {
+			out.setAt = o.UpdatedAt
+		}
+		d := job.Defaults{MaxAttempts: o.MaxAttempts, Timeout: o.Timeout, Priority: o.Priority}
+		if d == (job.Defaults{}) {
+			continue
+		}
+		into := &out.queues
+		if o.Kind == store.OverrideTask {
+			into = &out.tasks
+		}
+		if *into == nil {
+			*into = make(map[string]job.Defaults)
+		}
+		(*into)[o.Name] = d
+	}
+	return out
+}
+
+// LoadOverrides is the loader of a cache of overrides by namespace.
+func LoadOverrides(src interface {
+	Overrides(ctx context.Context, namespaces []string) ([][]store.Override, error)
+}) func(ctx context.Context, namespaces []string) ([]Overrides, error) {
+	return func(ctx context.Context, namespaces []string) ([]Overrides, error) {
+		all, err := src.Overrides(ctx, namespaces)
+		if err != nil {
+			return nil, err
+		}
+		out := make([]Overrides, len(all))
+		for i := range all {
+			out[i] = OverridesOf(all[i])
+		}
+		return out, nil
+	}
+}
+
 // LoadTokens is the loader of a cache of tokens by id; nil is an absent one.
 // Tokens are shared and must not be changed.
 func LoadTokens(src interface {
@@ -65,14 +121,16 @@ func LoadTokens(src interface {
 
 // Caches are the caches of a process, as one audience for changes.
 type Caches struct {
-	Quotas *Cache[Quota]
-	Tokens *Cache[*store.Token]
+	Quotas    *Cache[Quota]
+	Overrides *Cache[Overrides]
+	Tokens    *Cache[*store.Token]
 }
 
 // NewCaches makes the caches of a store. fresh is the [Poller.Fresh] of the
 // poller whose changes they are told of; metrics may be nil.
 func NewCaches(src interface {
 	Quotas(ctx context.Context, namespaces []string) ([]store.Document, error)
+	Overrides(ctx context.Context, namespaces []string) ([][]store.Override, error)
 	Token(ctx context.Context, id string) (*store.Token, error)
 }, fresh func() bool, metrics *Metrics) Caches {
 	return Caches{
@@ -81,6 +139,14 @@ func NewCaches(src interface {
 			Load:      LoadQuotas(src),
 			Revision:  func(q Quota) int64 { return q.Stamp.Revision },
 			ChangedAt: func(q Quota) time.Time { return q.UpdatedAt },
+			Fresh:     fresh,
+			Metrics:   metrics,
+		}),
+		Overrides: New(Options[Overrides]{
+			Name:      "override",
+			Load:      LoadOverrides(src),
+			Revision:  func(o Overrides) int64 { return o.setAt.UnixMicro() }, // they have none, and hints tell none
+			ChangedAt: func(o Overrides) time.Time { return o.setAt },
 			Fresh:     fresh,
 			Metrics:   metrics,
 		}),
@@ -112,6 +178,8 @@ func (c Caches) Hint(kind store.Kind, key string, revision int64) {
 		c.Quotas.Invalidate(key, revision)
 	case store.KindDefaultQuota:
 		c.Quotas.DropAll()
+	case store.KindOverride:
+		c.Overrides.Invalidate(key, 0)
 	case store.KindToken:
 		c.Tokens.Invalidate(key, revision)
 	}
@@ -120,11 +188,13 @@ func (c Caches) Hint(kind store.Kind, key string, revision int64) {
 // DropAll drops everything, as after a reconnect.
 func (c Caches) DropAll() {
 	c.Quotas.DropAll()
+	c.Overrides.DropAll()
 	c.Tokens.DropAll()
 }
 
 // Close closes the caches.
 func (c Caches) Close() {
 	c.Quotas.Close()
+	c.Overrides.Close()
 	c.Tokens.Close()
 }

@@ -9,15 +9,28 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"flexiq/pkg/fault"
+	"flexiq/pkg/job"
 	"flexiq/pkg/quota"
 	"flexiq/pkg/store"
 )
 
 // documents is the part of a store that the caches read.
 type documents struct {
-	quotas map[string]store.Document
-	tokens map[string]*store.Token
-	down   bool
+	quotas    map[string]store.Document
+	overrides map[string][]store.Override
+	tokens    map[string]*store.Token
+	down      bool
+}
+
+func (d *documents) Overrides(_ context.Context, namespaces []string) ([][]store.Override, error) {
+	if d.down {
+		return nil, fault.New(fault.StorageUnavailable, "down")
+	}
+	out := make([][]store.Override, len(namespaces))
+	for i, ns := range namespaces {
+		out[i] = d.overrides[ns]
+	}
+	return out, nil
 }
 
 func (d *documents) Quotas(_ context.Context, namespaces []string) ([]store.Document, error) {
@@ -77,6 +90,51 @@ func TestQuotasAreReadAsEnforcementReadsThem(t *testing.T) {
 	}
 }
 
+func TestDefaultsOfATaskGoBeforeThoseOfItsQueue(t *testing.T) {
+	three, five, minute, low := int32(3), int32(5), time.Minute, int32(-1)
+	got := OverridesOf([]store.Override{
+		{Kind: store.OverrideQueue, Name: "q", MaxAttempts: &three, Timeout: &minute},
+		{Kind: store.OverrideQueue, Name: "capped", MaxConcurrent: new(int64(1))},
+		{Kind: store.OverrideTask, Name: "t", MaxAttempts: &five, Priority: &low},
+	})
+	for of, want := range map[[2]string]job.Defaults{
+		{"q", "t"}:      {MaxAttempts: &five, Timeout: &minute, Priority: &low},
+		{"q", "u"}:      {MaxAttempts: &three, Timeout: &minute},
+		{"t", "q"}:      {}, // a queue is no task
+		{"capped", "u"}: {},
+		{"other", "t"}:  {MaxAttempts: &five, Priority: &low},
+	} {
+		if diff := cmp.Diff(want, got.Defaults(of[0], of[1])); diff != "" {
+			t.Errorf("queue and task %q (-want +got):\n%s", of, diff)
+		}
+	}
+	src := &documents{overrides: map[string][]store.Override{"a": {{Kind: store.OverrideTask, Name: "t", MaxAttempts: &five}}}}
+	caches := NewCaches(src, always, nil)
+	defer caches.Close()
+	attempts := func(ns string) *int32 {
+		o, err := caches.Overrides.Get(t.Context(), ns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o.Defaults("q", "t").MaxAttempts
+	}
+	if a, b := attempts("a"), attempts("b"); a == nil || *a != 5 || b != nil {
+		t.Errorf("a has %v, b has %v", a, b)
+	}
+	src.overrides["a"] = nil
+	if a := attempts("a"); a == nil {
+		t.Error("an override is read again without a change")
+	}
+	caches.Hint(store.KindOverride, "a", 0)
+	if a := attempts("a"); a != nil {
+		t.Errorf("after it was cleared a has %d", *a)
+	}
+	src.down = true
+	if _, err := caches.Overrides.Get(t.Context(), "c"); !fault.Is(err, fault.StorageUnavailable) {
+		t.Errorf("without a store: %v, want STORAGE_UNAVAILABLE", err)
+	}
+}
+
 func TestTokensAreKeptAndSoIsTheirAbsence(t *testing.T) {
 	src := &documents{tokens: map[string]*store.Token{"t1": {ID: "t1", Namespace: "heron"}}}
 	caches := NewCaches(src, always, nil)
@@ -110,21 +168,25 @@ func TestChangesReachTheCacheOfTheirKind(t *testing.T) {
 	caches := NewCaches(src, always, nil)
 	defer caches.Close()
 	tests := map[string]struct {
-		tell          func()
-		quota, others bool // the quota of "a", the rest: is it still there?
+		tell                   func()
+		quota, override, token bool // of "a": is it still there?
 	}{
-		"a quota":            {func() { caches.Hint(store.KindQuota, "a", 6) }, false, true},
-		"an old quota":       {func() { caches.Hint(store.KindQuota, "a", 5) }, true, true},
-		"the default quota":  {func() { caches.Changed([]store.Change{{Kind: store.KindDefaultQuota}}) }, false, true},
-		"another namespace":  {func() { caches.Changed([]store.Change{{Kind: store.KindQuota, Key: "b"}}) }, true, true},
-		"a token":            {func() { caches.Changed([]store.Change{{Kind: store.KindToken, Key: "a"}}) }, true, false},
-		"something unknown":  {func() { caches.Changed([]store.Change{{Kind: "override", Key: "a"}}) }, true, true},
-		"nothing":            {func() { caches.Changed([]store.Change{}) }, true, true},
-		"anything (no list)": {func() { caches.Changed(nil) }, false, false},
+		"a quota":            {func() { caches.Hint(store.KindQuota, "a", 6) }, false, true, true},
+		"an old quota":       {func() { caches.Hint(store.KindQuota, "a", 5) }, true, true, true},
+		"the default quota":  {func() { caches.Changed([]store.Change{{Kind: store.KindDefaultQuota}}) }, false, true, true},
+		"another namespace":  {func() { caches.Changed([]store.Change{{Kind: store.KindQuota, Key: "b"}}) }, true, true, true},
+		"an override":        {func() { caches.Hint(store.KindOverride, "a", 1) }, true, false, true},
+		"a token":            {func() { caches.Changed([]store.Change{{Kind: store.KindToken, Key: "a"}}) }, true, true, false},
+		"something unknown":  {func() { caches.Changed([]store.Change{{Kind: "novelty", Key: "a"}}) }, true, true, true},
+		"nothing":            {func() { caches.Changed([]store.Change{}) }, true, true, true},
+		"anything (no list)": {func() { caches.Changed(nil) }, false, false, false},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			if _, err := caches.Quotas.Get(t.Context(), "a"); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := caches.Overrides.Get(t.Context(), "a"); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := caches.Tokens.Get(t.Context(), "a"); err != nil {
@@ -134,8 +196,11 @@ func TestChangesReachTheCacheOfTheirKind(t *testing.T) {
 			if _, ok := caches.Quotas.Peek("a"); ok != tc.quota {
 				t.Errorf("the quota is there: %v, want %v", ok, tc.quota)
 			}
-			if _, ok := caches.Tokens.Peek("a"); ok != tc.others {
-				t.Errorf("the token is there: %v, want %v", ok, tc.others)
+			if _, ok := caches.Overrides.Peek("a"); ok != tc.override {
+				t.Errorf("the overrides are there: %v, want %v", ok, tc.override)
+			}
+			if _, ok := caches.Tokens.Peek("a"); ok != tc.token {
+				t.Errorf("the token is there: %v, want %v", ok, tc.token)
 			}
 		})
 	}

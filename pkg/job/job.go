@@ -85,6 +85,7 @@ type Spec struct {
 	UniqueKey   string // empty: none
 	Debounce    Debounce
 	Metadata    map[string]string
+	Open        Option // what the caller left to the defaults; see [Spec.Default]
 	// Fingerprint identifies the content of the spec as it was sent, so that a
 	// repeated call is told apart from another call with the same id.
 	Fingerprint [16]byte

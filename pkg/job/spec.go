@@ -27,10 +27,10 @@ func (s *Spec) Normalize(prefix string, maxPayload int) error {
 		s.Queue = DefaultQueue
 	}
 	if s.MaxAttempts == 0 {
-		s.MaxAttempts = DefaultMaxAttempts
+		s.MaxAttempts, s.Open = DefaultMaxAttempts, s.Open|OptionMaxAttempts
 	}
 	if s.Timeout == 0 {
-		s.Timeout = DefaultTimeout
+		s.Timeout, s.Open = DefaultTimeout, s.Open|OptionTimeout
 	}
 	if s.BackoffBase == 0 {
 		s.BackoffBase = min(DefaultBackoffBase, positive(s.BackoffMax, DefaultBackoffBase))
@@ -102,19 +102,22 @@ func (s *Spec) check(prefix string, maxPayload int) error {
 		return fault.New(fault.PayloadTooLarge, "%s: must be at most %d bytes, got %d", at(field), maxPayload, len(s.Payload)).
 			With(fault.KeyField, at(field))
 	}
+	if err := checkPriority(at("priority"), s.Priority); err != nil {
+		return err
+	}
+	if err := checkMaxAttempts(at("max_attempts"), s.MaxAttempts); err != nil {
+		return err
+	}
+	if err := checkTimeout(at("timeout"), s.Timeout); err != nil {
+		return err
+	}
 	switch {
-	case s.Priority < MinPriority || s.Priority > MaxPriority:
-		return fault.Invalid(at("priority"), "must be from %d to %d, got %d", MinPriority, MaxPriority, s.Priority)
-	case s.MaxAttempts < 1 || s.MaxAttempts > MaxMaxAttempts:
-		return fault.Invalid(at("max_attempts"), "must be from 1 to %d, got %d", MaxMaxAttempts, s.MaxAttempts)
 	case !s.RunAt.IsZero() && s.Delay != 0:
 		return fault.Invalid(at("delay"), "must not be given together with run_at")
 	case s.Delay < 0 || s.Delay > MaxDelay:
 		return fault.Invalid(at("delay"), "must be from 0s to %s, got %s", MaxDelay, s.Delay)
 	case !s.RunAt.IsZero() && (s.RunAt.Year() < 1970 || s.RunAt.Year() > 9999):
 		return fault.Invalid(at("run_at"), "must be a time from 1970 to 9999, got year %d", s.RunAt.Year())
-	case s.Timeout < MinTimeout || s.Timeout > MaxTimeout:
-		return fault.Invalid(at("timeout"), "must be from %s to %s, got %s", MinTimeout, MaxTimeout, s.Timeout)
 	case s.BackoffBase < time.Millisecond || s.BackoffBase > MaxDelay:
 		return fault.Invalid(at("backoff.base"), "must be from 1ms to %s, got %s", MaxDelay, s.BackoffBase)
 	case s.BackoffMax < s.BackoffBase || s.BackoffMax > MaxDelay:

@@ -24,6 +24,7 @@ func TestDefaults(t *testing.T) {
 	}
 	want := job.Spec{
 		Task: "t", Queue: "default", MaxAttempts: 25, Timeout: 30 * time.Minute, BackoffBase: time.Second, BackoffMax: time.Hour,
+		Open: job.OptionMaxAttempts | job.OptionTimeout, // the doors tell of the priority: 0 may be a choice
 	}
 	if diff := cmp.Diff(want, s, cmpopts.IgnoreFields(job.Spec{}, "ID", "Fingerprint")); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -65,10 +66,10 @@ func TestNormalized(t *testing.T) {
 			got, want := tt.in, tt.want
 			got.Task, want.Task, want.Queue = "t", "t", "default"
 			if want.MaxAttempts == 0 {
-				want.MaxAttempts = 25
+				want.MaxAttempts, want.Open = 25, want.Open|job.OptionMaxAttempts
 			}
 			if want.Timeout == 0 {
-				want.Timeout = 30 * time.Minute
+				want.Timeout, want.Open = 30*time.Minute, want.Open|job.OptionTimeout
 			}
 			if want.BackoffBase == 0 {
 				want.BackoffBase = time.Second

@@ -32,6 +32,9 @@ func Spec(prefix string, p *flexiqv1.JobSpec, maxPayload int) (job.Spec, error) 
 		ID: p.GetId(), Queue: p.GetQueue(), Task: p.GetTask(), Priority: p.GetPriority(),
 		UniqueKey: p.GetUniqueKey(), Metadata: p.GetMetadata(),
 	}
+	if p.Priority == nil {
+		s.Open = job.OptionPriority
+	}
 	in := reader{prefix: prefix, maxPayload: maxPayload}
 	in.payload(&s, p)
 	in.times(&s, p)

@@ -9,7 +9,8 @@
 // The store decides, in the transaction that writes, against the quota in
 // force. The quota that this package reads from its cache only says by which
 // document the caller wants to be judged: when the store answers that it is
-// not in force any more, it is loaded again and the call repeated.
+// not in force any more, it is loaded again and the call repeated. Options that a
+// job leaves open get their defaults from the overrides in the cache.
 //
 // A [Service] serves from [New] until [Service.Close]. [Service.Run] is its
 // background: the report of what was counted, once a second.
@@ -68,6 +69,12 @@ type Quotas interface {
 	Invalidate(namespace string, revision int64)
 }
 
+// Overrides is the cache of overrides by namespace.
+type Overrides interface {
+	Get(ctx context.Context, namespace string) (configcache.Overrides, error)
+	Peek(namespace string) (configcache.Overrides, bool)
+}
+
 // Jobs reads jobs; see [store.Jobs].
 type Jobs interface {
 	Job(ctx context.Context, ns, id string) (*job.Job, error)
@@ -84,11 +91,13 @@ type Reports interface {
 	PublishStats(report []byte)
 }
 
-// Deps are what the service works with. Store, Jobs, Quotas and Hints are required.
+// Deps are what the service works with. Store, Jobs, Quotas, Overrides and Hints
+// are required.
 type Deps struct {
 	Store      store.Admission
 	Jobs       Jobs
 	Quotas     Quotas
+	Overrides  Overrides
 	Hints      Hints
 	Reports    Reports // nil: nothing is reported
 	Log        zerolog.Logger
@@ -105,6 +114,7 @@ type Service struct {
 	store     store.Admission
 	jobs      Jobs
 	quotas    Quotas
+	overrides Overrides
 	hints     Hints
 	log       zerolog.Logger
 	metrics   *metrics
@@ -130,15 +140,15 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
-	if deps.Store == nil || deps.Jobs == nil || deps.Quotas == nil || deps.Hints == nil {
-		return nil, errors.New("admission: store, jobs, quotas and hints must be given")
+	if deps.Store == nil || deps.Jobs == nil || deps.Quotas == nil || deps.Overrides == nil || deps.Hints == nil {
+		return nil, errors.New("admission: store, jobs, quotas, overrides and hints must be given")
 	}
 	m, err := newMetrics(deps.Registerer)
 	if err != nil {
 		return nil, fmt.Errorf("admission: metrics: %w", err)
 	}
 	s := &Service{
-		cfg: cfg, store: deps.Store, jobs: deps.Jobs, quotas: deps.Quotas, hints: deps.Hints,
+		cfg: cfg, store: deps.Store, jobs: deps.Jobs, quotas: deps.Quotas, overrides: deps.Overrides, hints: deps.Hints,
 		log: deps.Log, metrics: m, tally: newTally(uuid.NewString(), deps.Reports),
 		warned: &rate.Sometimes{Interval: 10 * time.Second}, cold: make(map[string][]*parcel),
 		unreadable: make(map[string]time.Time),

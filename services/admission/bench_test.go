@@ -24,7 +24,7 @@ func BenchmarkEnqueue(b *testing.B) {
 	defer st.Close()
 	caches := configcache.NewCaches(st, func() bool { return true }, nil)
 	defer caches.Close()
-	svc, err := New(DefaultConfig(), Deps{Store: st, Jobs: st, Quotas: caches.Quotas, Hints: &ears{}, Log: zerolog.Nop()})
+	svc, err := New(DefaultConfig(), Deps{Store: st, Jobs: st, Quotas: caches.Quotas, Overrides: caches.Overrides, Hints: &ears{}, Log: zerolog.Nop()})
 	if err != nil {
 		b.Fatal(err)
 	}

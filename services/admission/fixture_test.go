@@ -87,6 +87,7 @@ type fixture struct {
 	*testing.T
 	store    *sqlite.Store
 	way      *interposed // between the service and the store
+	caches   configcache.Caches
 	quotas   *configcache.Cache[configcache.Quota]
 	svc      *Service
 	door     *httptest.Server
@@ -103,13 +104,13 @@ func newFixture(t *testing.T, change ...func(*Config)) *fixture {
 	f.must(err)
 	f.way = &interposed{Admission: f.store}
 	caches := configcache.NewCaches(f.store, func() bool { return true }, nil)
-	f.quotas = caches.Quotas
+	f.caches, f.quotas = caches, caches.Quotas
 	cfg := DefaultConfig()
 	for _, c := range change {
 		c(&cfg)
 	}
 	f.svc, err = New(cfg, Deps{
-		Store: f.way, Jobs: f.store, Quotas: caches.Quotas, Hints: f.ears, Reports: f.ears,
+		Store: f.way, Jobs: f.store, Quotas: caches.Quotas, Overrides: caches.Overrides, Hints: f.ears, Reports: f.ears,
 		Log: zerolog.Nop(), Registerer: f.registry,
 	})
 	f.must(err)

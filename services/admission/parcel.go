@@ -67,13 +67,14 @@ func (s *Service) enter(p *parcel) {
 		p.todo[i] = i
 	}
 	q, ok := s.quotas.Peek(p.ns)
+	o, known := s.overrides.Peek(p.ns)
 	switch {
-	case ok && q.Err == nil:
-		s.submit(p, q)
-	case ok && s.justUnreadable(p.ns):
+	case ok && known && q.Err == nil:
+		s.submit(p, q, o)
+	case ok && q.Err != nil && s.justUnreadable(p.ns):
 		s.finish(p, q.Err)
 	default:
-		s.load(p, ok)
+		s.load(p, ok && q.Err != nil)
 	}
 }
 
@@ -86,7 +87,7 @@ func (s *Service) justUnreadable(ns string) bool {
 	return found && time.Since(at) < unreadablePause
 }
 
-// load gives the parcel to the load of its namespace's quota, starting one when
+// load gives the parcel to the load of its namespace's quota and overrides, starting one when
 // none is running. fresh drops what the cache holds.
 func (s *Service) load(p *parcel, fresh bool) {
 	s.mu.Lock()
@@ -109,7 +110,7 @@ func (s *Service) load(p *parcel, fresh bool) {
 	s.mu.Unlock()
 }
 
-// loadQuota loads a namespace's quota and lets the parcels go that wait for it.
+// loadQuota loads a namespace's quota and overrides and lets the parcels go that wait for it.
 func (s *Service) loadQuota(ns string, fresh bool) {
 	ctx, cancel := context.WithTimeout(s.life, loadTimeout)
 	defer cancel()
@@ -117,6 +118,10 @@ func (s *Service) loadQuota(ns string, fresh bool) {
 		s.quotas.Invalidate(ns, 0)
 	}
 	q, err := s.quotas.Get(ctx, ns)
+	var o configcache.Overrides
+	if err == nil && q.Err == nil {
+		o, err = s.overrides.Get(ctx, ns)
+	}
 	switch {
 	case err != nil && ctx.Err() != nil:
 		err = fault.Wrap(err, fault.StorageUnavailable, "the quota could not be read in time")
@@ -138,15 +143,20 @@ func (s *Service) loadQuota(ns string, fresh bool) {
 		if err != nil {
 			s.finish(p, err)
 		} else {
-			s.submit(p, q)
+			s.submit(p, q, o)
 		}
 	}
 }
 
-// submit hands a parcel to the group commit, to be judged by q.
-func (s *Service) submit(p *parcel, q configcache.Quota) {
+// submit hands a parcel to the group commit, to be judged by q, with the defaults
+// of o.
+func (s *Service) submit(p *parcel, q configcache.Quota, o configcache.Overrides) {
 	for _, i := range p.todo {
 		p.calls[i].Quota, p.calls[i].Stamp = q.Quota, q.Stamp
+		for k := range p.calls[i].Jobs {
+			spec := &p.calls[i].Jobs[k]
+			spec.Default(o.Defaults(spec.Queue, spec.Task))
+		}
 	}
 	err := s.group.Submit(p.ns, p.bytes(), p, func(out []store.Outcome, err error) { s.decided(p, out, err) })
 	if err != nil {

@@ -81,7 +81,7 @@ func newFleet(t *testing.T, from time.Time, processes int) *fleet {
 		way := &cuttable{Store: f.store}
 		caches := configcache.NewCaches(f.store, func() bool { return true }, nil)
 		s, err := New(DefaultConfig(), Deps{
-			Store: way, Jobs: way, Quotas: caches.Quotas, Hints: f.ears, Log: zerolog.Nop(), Schedules: way, Triggers: way,
+			Store: way, Jobs: way, Quotas: caches.Quotas, Overrides: caches.Overrides, Hints: f.ears, Log: zerolog.Nop(), Schedules: way, Triggers: way,
 		})
 		f.must(err)
 		t.Cleanup(func() {

@@ -26,6 +26,8 @@ const (
 	targetToken        = "token"        // the target is the token's id
 	targetSchedule     = "schedule"     // the target is its name
 	targetTrigger      = "trigger"      // the target is its name
+	targetQueue        = "queue"        // a queue's override; the target is its name
+	targetTask         = "task"         // a task's override; the target is its name
 	targetDeadLetters  = "dead_letters" // the target is an id, or says which they are
 )
 
@@ -161,6 +163,11 @@ func refusedRecord(ctx context.Context, operation string, req proto.Message) sto
 		r = refusedSetting(ctx, operation, req.GetKey(), req.GetValue())
 	case *flexiqv1.DeleteSettingRequest:
 		r = refusedSetting(ctx, operation, req.GetKey(), "")
+	case *flexiqv1.SetOverrideRequest:
+		r = overrideRecord(ctx, operation, req.Queue, req.Task)
+		r.New = new(askedOverride(req)).JSON()
+	case *flexiqv1.ClearOverrideRequest:
+		r = overrideRecord(ctx, operation, req.Queue, req.Task)
 	case *flexiqv1.DeleteNamespaceRequest:
 		r = record(ctx, operation)
 		r.TargetKind, r.Target = targetNamespace, clip(req.GetNamespace())
@@ -176,6 +183,9 @@ func refusedRecord(ctx context.Context, operation string, req proto.Message) sto
 		}
 		if isLetterVerb(operation) {
 			r = lettersRecord(ctx, operation, chosen{})
+		}
+		if operation == "set-override" || operation == "clear-override" {
+			r = overrideRecord(ctx, operation, nil, nil)
 		}
 	}
 	return r
@@ -197,6 +207,14 @@ func isLetterVerb(operation string) bool {
 func clip(s string) string {
 	const most = 64
 	return strings.ToValidUTF8(s[:min(len(s), most)], "")
+}
+
+// nameOrClip is a name as it is, and anything else to a sane length.
+func nameOrClip(s string) string {
+	if namespace.Check(s) == nil {
+		return s
+	}
+	return clip(s)
 }
 
 // quotaValue writes a quota as it was asked for, wrong values included.

@@ -1,5 +1,5 @@
-// Package config is the operators' door: it reads and writes quotas, shows
-// usage and the audit trail, shows, deletes and replays dead letters, and makes
+// Package config is the operators' door: it reads and writes quotas and
+// overrides, shows usage and the audit trail, shows, deletes and replays dead letters, and makes
 // and revokes tokens. It implements AdminService.
 //
 // A write is one step of the store, with its audit record in it. Then this
@@ -154,6 +154,9 @@ func (s *Service) Methods() []rpc.Method {
 		write(s, "PutTrigger", s.putTrigger),
 		write(s, "DeleteTrigger", s.deleteTrigger),
 		rpc.Unary("ListTriggers", s.listTriggers),
+		write(s, "SetOverride", s.setOverride),
+		write(s, "ClearOverride", s.clearOverride),
+		rpc.Unary("ListOverrides", s.listOverrides),
 		rpc.Unary("ListAudit", s.listAudit),
 		write(s, "CreateToken", s.createToken),
 		rpc.Unary("ListTokens", s.listTokens),

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"context"
 	"time"
 
@@ -16,10 +17,8 @@ const (
 	// a finding names.
 	readHolders  = 1000
 	shownHolders = 20
-	// mostQueues bounds the queues of a namespace that are looked at, and mostCaps
-	// the overrides.
+	// mostQueues bounds the queues of a namespace that are looked at.
 	mostQueues = 500
-	mostCaps   = 200
 	// mostAhead is where counting the jobs that go first ends.
 	mostAhead = 10_000
 )
@@ -29,6 +28,7 @@ type scene struct {
 	view
 	set      overrides
 	queues   []store.QueueState
+	allKnown bool                          // queues are all there are
 	running  store.Holders                 // of the namespace, the longest running first
 	capped   map[overrideKey]store.Holders // of queues and tasks with a cap
 	workers  map[string]sighted
@@ -60,6 +60,13 @@ func (s *Service) explain(ctx context.Context, req *flexiqv1.ExplainRequest) (*f
 	if err != nil {
 		return nil, err
 	}
+	concerned := func(*store.Override) bool { return true }
+	if len(req.GetJobs()) > 0 {
+		concerned = concernedBy(req.GetJobs())
+	}
+	if err := s.addCaps(ctx, sc, concerned); err != nil {
+		return nil, err
+	}
 	if len(req.GetJobs()) > 0 {
 		return &flexiqv1.ExplainResponse{Findings: sc.call(req.GetJobs())}, nil
 	}
@@ -77,6 +84,10 @@ func (s *Service) explainJob(ctx context.Context, ns, id string) (*flexiqv1.Expl
 		}
 		sc, err := s.scene(ctx, ns)
 		if err != nil {
+			return nil, err
+		}
+		this := []*flexiqv1.JobSpec{{Queue: j.Queue, Task: j.Task}}
+		if err := s.addCaps(ctx, sc, concernedBy(this)); err != nil {
 			return nil, err
 		}
 		if j.State != job.Pending {
@@ -108,26 +119,57 @@ func (s *Service) scene(ctx context.Context, ns string) (*scene, error) {
 	if err != nil {
 		return nil, err
 	}
-	sc.queues = queues.Items
+	sc.queues, sc.allKnown = queues.Items, queues.Next == ""
 	if sc.running, err = s.store.Holders(ctx, ns, "", "", readHolders); err != nil {
 		return nil, err
-	}
-	for i := range sc.set[:min(len(sc.set), mostCaps)] {
-		if o := &sc.set[i]; o.MaxConcurrent != nil {
-			queue, task := o.Name, ""
-			if o.Kind == store.OverrideTask {
-				queue, task = "", o.Name
-			}
-			held, err := s.store.Holders(ctx, ns, queue, task, readHolders)
-			if err != nil {
-				return nil, err
-			}
-			sc.capped[overrideKey{o.Kind, o.Name}] = held
-		}
 	}
 	sc.workers, sc.complete = s.crews.of(sc.heard, ns)
 	_, sc.finished = s.minute.queues(sc.heard, ns)
 	return sc, nil
+}
+
+// concernedBy tells of an override whether it is about the queue or task of a job.
+func concernedBy(jobs []*flexiqv1.JobSpec) func(*store.Override) bool {
+	about := make(map[overrideKey]bool, 2*len(jobs))
+	for _, j := range jobs {
+		about[overrideKey{store.OverrideQueue, cmp.Or(j.GetQueue(), job.DefaultQueue)}] = true
+		about[overrideKey{store.OverrideTask, j.GetTask()}] = true
+	}
+	return func(o *store.Override) bool { return about[overrideKey{o.Kind, o.Name}] }
+}
+
+// addCaps adds who holds the slots of capped queues and tasks. The store is asked
+// only where more jobs run than the scene has.
+func (s *Service) addCaps(ctx context.Context, sc *scene, concerned func(*store.Override) bool) (err error) {
+	for i := range sc.set {
+		o := &sc.set[i]
+		if o.MaxConcurrent == nil || !concerned(o) {
+			continue
+		}
+		queue, task := o.Name, ""
+		if o.Kind == store.OverrideTask {
+			queue, task = "", o.Name
+		}
+		var held store.Holders
+		if sc.running.Total <= int64(len(sc.running.Items)) {
+			held = heldOf(sc.running.Items, queue, task)
+		} else if held, err = s.store.Holders(ctx, sc.usage.Namespace, queue, task, readHolders); err != nil {
+			return err
+		}
+		sc.capped[overrideKey{o.Kind, o.Name}] = held
+	}
+	return nil
+}
+
+// heldOf picks the running jobs of a queue and a task, where empty is any.
+func heldOf(running []store.Holder, queue, task string) (held store.Holders) {
+	for _, h := range running {
+		if (queue == "" || h.Queue == queue) && (task == "" || h.Task == task) {
+			held.Items = append(held.Items, h)
+			held.Total++
+		}
+	}
+	return held
 }
 
 // holders writes running jobs.

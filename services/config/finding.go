@@ -38,16 +38,14 @@ func (sc *scene) namespace() []*flexiqv1.Finding {
 	due := false
 	for _, q := range sc.queues {
 		due = due || !q.OldestDue.IsZero()
-		if q.Pending > 0 {
-			out = append(out, sc.paused(store.OverrideQueue, q.Queue)...)
-		}
 	}
 	for _, o := range sc.set {
-		if o.Kind == store.OverrideTask {
+		waits := sc.pendingOf(o.Name)
+		if o.Kind == store.OverrideTask || waits == nil || *waits > 0 {
 			out = append(out, sc.paused(o.Kind, o.Name)...)
 		}
 	}
-	if due {
+	if due || !sc.allKnown {
 		out = append(out, sc.maxRunning()...)
 		for _, o := range sc.set {
 			out = append(out, sc.cap(o.Kind, o.Name)...)
@@ -308,11 +306,16 @@ func (sc *scene) lasting(queue string, n int64) *durationpb.Duration {
 	return durationpb.New((time.Duration(n) * time.Minute / time.Duration(done)).Round(time.Second))
 }
 
+// pendingOf is how many jobs wait in a queue, nil when it is not among those that
+// were looked at.
 func (sc *scene) pendingOf(queue string) *int64 {
 	for i := range sc.queues {
 		if sc.queues[i].Queue == queue {
 			return &sc.queues[i].Pending
 		}
+	}
+	if !sc.allKnown {
+		return nil
 	}
 	return new(int64)
 }

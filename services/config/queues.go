@@ -45,24 +45,3 @@ func (s *Service) listQueues(ctx context.Context, req *flexiqv1.ListQueuesReques
 	}
 	return res, nil
 }
-
-// overrides are those of one namespace.
-type overrides []store.Override
-
-func (s *Service) overridesOf(ctx context.Context, ns string) (overrides, error) {
-	all, err := s.store.Overrides(ctx, []string{ns})
-	if err != nil {
-		return nil, err
-	}
-	return all[0], nil
-}
-
-// of is the override of a queue or task; one that sets nothing when there is none.
-func (o overrides) of(kind store.OverrideKind, name string) *store.Override {
-	for i := range o {
-		if o[i].Kind == kind && o[i].Name == name {
-			return &o[i]
-		}
-	}
-	return &store.Override{}
-}

@@ -9,6 +9,7 @@ import (
 
 	flexiqv1 "flexiq/pkg/api/flexiq/v1"
 	"flexiq/pkg/auth"
+	"flexiq/pkg/configcache"
 	"flexiq/pkg/fault"
 	"flexiq/pkg/namespace"
 	"flexiq/pkg/schedule"
@@ -23,7 +24,7 @@ const mostTries = 5
 // producerRecord is the record of a write to a schedule or a trigger.
 func producerRecord(ctx context.Context, operation, kind, name string) store.Record {
 	r := record(ctx, operation)
-	r.TargetKind, r.Target = kind, clip(name)
+	r.TargetKind, r.Target = kind, nameOrClip(name)
 	return r
 }
 
@@ -227,6 +228,11 @@ func (s *Service) runSchedule(ctx context.Context, req *flexiqv1.RunScheduleRequ
 		return nil, fault.Wrap(err, fault.Internal, "no random numbers for a job id")
 	}
 	spec.ID = id.String()
+	set, err := s.overridesOf(ctx, ns)
+	if err != nil {
+		return nil, err
+	}
+	spec.Default(configcache.OverridesOf(set).Defaults(spec.Queue, spec.Task))
 	call.Jobs = append(call.Jobs, spec)
 	out, err := s.admit(ctx, call)
 	if err != nil {

@@ -4020,7 +4020,7 @@ var File_flexiq_v1_admin_proto protoreflect.FileDescriptor
 
 const file_flexiq_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x15flexiq/v1/admin.proto\x12\tflexiq.v1\x1a\x13flexiq/v1/job.proto\x1a\x15flexiq/v1/quota.proto\x1a\x18flexiq/v1/schedule.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"+\n" +
+	"\x15flexiq/v1/admin.proto\x12\tflexiq.v1\x1a\x13flexiq/v1/job.proto\x1a\x18flexiq/v1/override.proto\x1a\x15flexiq/v1/quota.proto\x1a\x18flexiq/v1/schedule.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"+\n" +
 	"\x0fGetQuotaRequest\x12\x18\n" +
 	"\adefault\x18\x01 \x01(\bR\adefault\"\xd7\x01\n" +
 	"\x10GetQuotaResponse\x12/\n" +
@@ -4347,7 +4347,7 @@ const file_flexiq_v1_admin_proto_rawDesc = "" +
 	"\x04task\x18\x04 \x01(\tR\x04task\x129\n" +
 	"\n" +
 	"started_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12D\n" +
-	"\x10lease_expires_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt2\x8a\x14\n" +
+	"\x10lease_expires_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt2\x80\x16\n" +
 	"\fAdminService\x12C\n" +
 	"\bGetQuota\x12\x1a.flexiq.v1.GetQuotaRequest\x1a\x1b.flexiq.v1.GetQuotaResponse\x12C\n" +
 	"\bSetQuota\x12\x1a.flexiq.v1.SetQuotaRequest\x1a\x1b.flexiq.v1.SetQuotaResponse\x12F\n" +
@@ -4372,7 +4372,10 @@ const file_flexiq_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"PutTrigger\x12\x1c.flexiq.v1.PutTriggerRequest\x1a\x1d.flexiq.v1.PutTriggerResponse\x12R\n" +
 	"\rDeleteTrigger\x12\x1f.flexiq.v1.DeleteTriggerRequest\x1a .flexiq.v1.DeleteTriggerResponse\x12O\n" +
-	"\fListTriggers\x12\x1e.flexiq.v1.ListTriggersRequest\x1a\x1f.flexiq.v1.ListTriggersResponse\x12F\n" +
+	"\fListTriggers\x12\x1e.flexiq.v1.ListTriggersRequest\x1a\x1f.flexiq.v1.ListTriggersResponse\x12L\n" +
+	"\vSetOverride\x12\x1d.flexiq.v1.SetOverrideRequest\x1a\x1e.flexiq.v1.SetOverrideResponse\x12R\n" +
+	"\rClearOverride\x12\x1f.flexiq.v1.ClearOverrideRequest\x1a .flexiq.v1.ClearOverrideResponse\x12R\n" +
+	"\rListOverrides\x12\x1f.flexiq.v1.ListOverridesRequest\x1a .flexiq.v1.ListOverridesResponse\x12F\n" +
 	"\tListAudit\x12\x1b.flexiq.v1.ListAuditRequest\x1a\x1c.flexiq.v1.ListAuditResponse\x12L\n" +
 	"\vCreateToken\x12\x1d.flexiq.v1.CreateTokenRequest\x1a\x1e.flexiq.v1.CreateTokenResponse\x12I\n" +
 	"\n" +
@@ -4477,15 +4480,21 @@ var file_flexiq_v1_admin_proto_goTypes = []any{
 	(*PutTriggerRequest)(nil),         // 72: flexiq.v1.PutTriggerRequest
 	(*DeleteTriggerRequest)(nil),      // 73: flexiq.v1.DeleteTriggerRequest
 	(*ListTriggersRequest)(nil),       // 74: flexiq.v1.ListTriggersRequest
-	(*PutScheduleResponse)(nil),       // 75: flexiq.v1.PutScheduleResponse
-	(*DeleteScheduleResponse)(nil),    // 76: flexiq.v1.DeleteScheduleResponse
-	(*PauseScheduleResponse)(nil),     // 77: flexiq.v1.PauseScheduleResponse
-	(*ResumeScheduleResponse)(nil),    // 78: flexiq.v1.ResumeScheduleResponse
-	(*RunScheduleResponse)(nil),       // 79: flexiq.v1.RunScheduleResponse
-	(*ListSchedulesResponse)(nil),     // 80: flexiq.v1.ListSchedulesResponse
-	(*PutTriggerResponse)(nil),        // 81: flexiq.v1.PutTriggerResponse
-	(*DeleteTriggerResponse)(nil),     // 82: flexiq.v1.DeleteTriggerResponse
-	(*ListTriggersResponse)(nil),      // 83: flexiq.v1.ListTriggersResponse
+	(*SetOverrideRequest)(nil),        // 75: flexiq.v1.SetOverrideRequest
+	(*ClearOverrideRequest)(nil),      // 76: flexiq.v1.ClearOverrideRequest
+	(*ListOverridesRequest)(nil),      // 77: flexiq.v1.ListOverridesRequest
+	(*PutScheduleResponse)(nil),       // 78: flexiq.v1.PutScheduleResponse
+	(*DeleteScheduleResponse)(nil),    // 79: flexiq.v1.DeleteScheduleResponse
+	(*PauseScheduleResponse)(nil),     // 80: flexiq.v1.PauseScheduleResponse
+	(*ResumeScheduleResponse)(nil),    // 81: flexiq.v1.ResumeScheduleResponse
+	(*RunScheduleResponse)(nil),       // 82: flexiq.v1.RunScheduleResponse
+	(*ListSchedulesResponse)(nil),     // 83: flexiq.v1.ListSchedulesResponse
+	(*PutTriggerResponse)(nil),        // 84: flexiq.v1.PutTriggerResponse
+	(*DeleteTriggerResponse)(nil),     // 85: flexiq.v1.DeleteTriggerResponse
+	(*ListTriggersResponse)(nil),      // 86: flexiq.v1.ListTriggersResponse
+	(*SetOverrideResponse)(nil),       // 87: flexiq.v1.SetOverrideResponse
+	(*ClearOverrideResponse)(nil),     // 88: flexiq.v1.ClearOverrideResponse
+	(*ListOverridesResponse)(nil),     // 89: flexiq.v1.ListOverridesResponse
 }
 var file_flexiq_v1_admin_proto_depIdxs = []int32{
 	57, // 0: flexiq.v1.GetQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
@@ -4566,51 +4575,57 @@ var file_flexiq_v1_admin_proto_depIdxs = []int32{
 	72, // 75: flexiq.v1.AdminService.PutTrigger:input_type -> flexiq.v1.PutTriggerRequest
 	73, // 76: flexiq.v1.AdminService.DeleteTrigger:input_type -> flexiq.v1.DeleteTriggerRequest
 	74, // 77: flexiq.v1.AdminService.ListTriggers:input_type -> flexiq.v1.ListTriggersRequest
-	24, // 78: flexiq.v1.AdminService.ListAudit:input_type -> flexiq.v1.ListAuditRequest
-	27, // 79: flexiq.v1.AdminService.CreateToken:input_type -> flexiq.v1.CreateTokenRequest
-	29, // 80: flexiq.v1.AdminService.ListTokens:input_type -> flexiq.v1.ListTokensRequest
-	32, // 81: flexiq.v1.AdminService.RevokeToken:input_type -> flexiq.v1.RevokeTokenRequest
-	11, // 82: flexiq.v1.AdminService.ListNamespaces:input_type -> flexiq.v1.ListNamespacesRequest
-	36, // 83: flexiq.v1.AdminService.DeleteNamespace:input_type -> flexiq.v1.DeleteNamespaceRequest
-	39, // 84: flexiq.v1.AdminService.GetSetting:input_type -> flexiq.v1.GetSettingRequest
-	41, // 85: flexiq.v1.AdminService.ListSettings:input_type -> flexiq.v1.ListSettingsRequest
-	43, // 86: flexiq.v1.AdminService.PutSetting:input_type -> flexiq.v1.PutSettingRequest
-	45, // 87: flexiq.v1.AdminService.DeleteSetting:input_type -> flexiq.v1.DeleteSettingRequest
-	34, // 88: flexiq.v1.AdminService.ExchangeToken:input_type -> flexiq.v1.ExchangeTokenRequest
-	1,  // 89: flexiq.v1.AdminService.GetQuota:output_type -> flexiq.v1.GetQuotaResponse
-	3,  // 90: flexiq.v1.AdminService.SetQuota:output_type -> flexiq.v1.SetQuotaResponse
-	5,  // 91: flexiq.v1.AdminService.EditQuota:output_type -> flexiq.v1.EditQuotaResponse
-	7,  // 92: flexiq.v1.AdminService.ClearQuota:output_type -> flexiq.v1.ClearQuotaResponse
-	9,  // 93: flexiq.v1.AdminService.GetUsage:output_type -> flexiq.v1.GetUsageResponse
-	48, // 94: flexiq.v1.AdminService.ListQueues:output_type -> flexiq.v1.ListQueuesResponse
-	51, // 95: flexiq.v1.AdminService.ListWorkers:output_type -> flexiq.v1.ListWorkersResponse
-	54, // 96: flexiq.v1.AdminService.Explain:output_type -> flexiq.v1.ExplainResponse
-	16, // 97: flexiq.v1.AdminService.ListDeadLetters:output_type -> flexiq.v1.ListDeadLettersResponse
-	18, // 98: flexiq.v1.AdminService.GetDeadLetter:output_type -> flexiq.v1.GetDeadLetterResponse
-	20, // 99: flexiq.v1.AdminService.DeleteDeadLetters:output_type -> flexiq.v1.DeleteDeadLettersResponse
-	22, // 100: flexiq.v1.AdminService.ReplayDeadLetters:output_type -> flexiq.v1.ReplayDeadLettersResponse
-	75, // 101: flexiq.v1.AdminService.PutSchedule:output_type -> flexiq.v1.PutScheduleResponse
-	76, // 102: flexiq.v1.AdminService.DeleteSchedule:output_type -> flexiq.v1.DeleteScheduleResponse
-	77, // 103: flexiq.v1.AdminService.PauseSchedule:output_type -> flexiq.v1.PauseScheduleResponse
-	78, // 104: flexiq.v1.AdminService.ResumeSchedule:output_type -> flexiq.v1.ResumeScheduleResponse
-	79, // 105: flexiq.v1.AdminService.RunSchedule:output_type -> flexiq.v1.RunScheduleResponse
-	80, // 106: flexiq.v1.AdminService.ListSchedules:output_type -> flexiq.v1.ListSchedulesResponse
-	81, // 107: flexiq.v1.AdminService.PutTrigger:output_type -> flexiq.v1.PutTriggerResponse
-	82, // 108: flexiq.v1.AdminService.DeleteTrigger:output_type -> flexiq.v1.DeleteTriggerResponse
-	83, // 109: flexiq.v1.AdminService.ListTriggers:output_type -> flexiq.v1.ListTriggersResponse
-	25, // 110: flexiq.v1.AdminService.ListAudit:output_type -> flexiq.v1.ListAuditResponse
-	28, // 111: flexiq.v1.AdminService.CreateToken:output_type -> flexiq.v1.CreateTokenResponse
-	30, // 112: flexiq.v1.AdminService.ListTokens:output_type -> flexiq.v1.ListTokensResponse
-	33, // 113: flexiq.v1.AdminService.RevokeToken:output_type -> flexiq.v1.RevokeTokenResponse
-	12, // 114: flexiq.v1.AdminService.ListNamespaces:output_type -> flexiq.v1.ListNamespacesResponse
-	37, // 115: flexiq.v1.AdminService.DeleteNamespace:output_type -> flexiq.v1.DeleteNamespaceResponse
-	40, // 116: flexiq.v1.AdminService.GetSetting:output_type -> flexiq.v1.GetSettingResponse
-	42, // 117: flexiq.v1.AdminService.ListSettings:output_type -> flexiq.v1.ListSettingsResponse
-	44, // 118: flexiq.v1.AdminService.PutSetting:output_type -> flexiq.v1.PutSettingResponse
-	46, // 119: flexiq.v1.AdminService.DeleteSetting:output_type -> flexiq.v1.DeleteSettingResponse
-	35, // 120: flexiq.v1.AdminService.ExchangeToken:output_type -> flexiq.v1.ExchangeTokenResponse
-	89, // [89:121] is the sub-list for method output_type
-	57, // [57:89] is the sub-list for method input_type
+	75, // 78: flexiq.v1.AdminService.SetOverride:input_type -> flexiq.v1.SetOverrideRequest
+	76, // 79: flexiq.v1.AdminService.ClearOverride:input_type -> flexiq.v1.ClearOverrideRequest
+	77, // 80: flexiq.v1.AdminService.ListOverrides:input_type -> flexiq.v1.ListOverridesRequest
+	24, // 81: flexiq.v1.AdminService.ListAudit:input_type -> flexiq.v1.ListAuditRequest
+	27, // 82: flexiq.v1.AdminService.CreateToken:input_type -> flexiq.v1.CreateTokenRequest
+	29, // 83: flexiq.v1.AdminService.ListTokens:input_type -> flexiq.v1.ListTokensRequest
+	32, // 84: flexiq.v1.AdminService.RevokeToken:input_type -> flexiq.v1.RevokeTokenRequest
+	11, // 85: flexiq.v1.AdminService.ListNamespaces:input_type -> flexiq.v1.ListNamespacesRequest
+	36, // 86: flexiq.v1.AdminService.DeleteNamespace:input_type -> flexiq.v1.DeleteNamespaceRequest
+	39, // 87: flexiq.v1.AdminService.GetSetting:input_type -> flexiq.v1.GetSettingRequest
+	41, // 88: flexiq.v1.AdminService.ListSettings:input_type -> flexiq.v1.ListSettingsRequest
+	43, // 89: flexiq.v1.AdminService.PutSetting:input_type -> flexiq.v1.PutSettingRequest
+	45, // 90: flexiq.v1.AdminService.DeleteSetting:input_type -> flexiq.v1.DeleteSettingRequest
+	34, // 91: flexiq.v1.AdminService.ExchangeToken:input_type -> flexiq.v1.ExchangeTokenRequest
+	1,  // 92: flexiq.v1.AdminService.GetQuota:output_type -> flexiq.v1.GetQuotaResponse
+	3,  // 93: flexiq.v1.AdminService.SetQuota:output_type -> flexiq.v1.SetQuotaResponse
+	5,  // 94: flexiq.v1.AdminService.EditQuota:output_type -> flexiq.v1.EditQuotaResponse
+	7,  // 95: flexiq.v1.AdminService.ClearQuota:output_type -> flexiq.v1.ClearQuotaResponse
+	9,  // 96: flexiq.v1.AdminService.GetUsage:output_type -> flexiq.v1.GetUsageResponse
+	48, // 97: flexiq.v1.AdminService.ListQueues:output_type -> flexiq.v1.ListQueuesResponse
+	51, // 98: flexiq.v1.AdminService.ListWorkers:output_type -> flexiq.v1.ListWorkersResponse
+	54, // 99: flexiq.v1.AdminService.Explain:output_type -> flexiq.v1.ExplainResponse
+	16, // 100: flexiq.v1.AdminService.ListDeadLetters:output_type -> flexiq.v1.ListDeadLettersResponse
+	18, // 101: flexiq.v1.AdminService.GetDeadLetter:output_type -> flexiq.v1.GetDeadLetterResponse
+	20, // 102: flexiq.v1.AdminService.DeleteDeadLetters:output_type -> flexiq.v1.DeleteDeadLettersResponse
+	22, // 103: flexiq.v1.AdminService.ReplayDeadLetters:output_type -> flexiq.v1.ReplayDeadLettersResponse
+	78, // 104: flexiq.v1.AdminService.PutSchedule:output_type -> flexiq.v1.PutScheduleResponse
+	79, // 105: flexiq.v1.AdminService.DeleteSchedule:output_type -> flexiq.v1.DeleteScheduleResponse
+	80, // 106: flexiq.v1.AdminService.PauseSchedule:output_type -> flexiq.v1.PauseScheduleResponse
+	81, // 107: flexiq.v1.AdminService.ResumeSchedule:output_type -> flexiq.v1.ResumeScheduleResponse
+	82, // 108: flexiq.v1.AdminService.RunSchedule:output_type -> flexiq.v1.RunScheduleResponse
+	83, // 109: flexiq.v1.AdminService.ListSchedules:output_type -> flexiq.v1.ListSchedulesResponse
+	84, // 110: flexiq.v1.AdminService.PutTrigger:output_type -> flexiq.v1.PutTriggerResponse
+	85, // 111: flexiq.v1.AdminService.DeleteTrigger:output_type -> flexiq.v1.DeleteTriggerResponse
+	86, // 112: flexiq.v1.AdminService.ListTriggers:output_type -> flexiq.v1.ListTriggersResponse
+	87, // 113: flexiq.v1.AdminService.SetOverride:output_type -> flexiq.v1.SetOverrideResponse
+	88, // 114: flexiq.v1.AdminService.ClearOverride:output_type -> flexiq.v1.ClearOverrideResponse
+	89, // 115: flexiq.v1.AdminService.ListOverrides:output_type -> flexiq.v1.ListOverridesResponse
+	25, // 116: flexiq.v1.AdminService.ListAudit:output_type -> flexiq.v1.ListAuditResponse
+	28, // 117: flexiq.v1.AdminService.CreateToken:output_type -> flexiq.v1.CreateTokenResponse
+	30, // 118: flexiq.v1.AdminService.ListTokens:output_type -> flexiq.v1.ListTokensResponse
+	33, // 119: flexiq.v1.AdminService.RevokeToken:output_type -> flexiq.v1.RevokeTokenResponse
+	12, // 120: flexiq.v1.AdminService.ListNamespaces:output_type -> flexiq.v1.ListNamespacesResponse
+	37, // 121: flexiq.v1.AdminService.DeleteNamespace:output_type -> flexiq.v1.DeleteNamespaceResponse
+	40, // 122: flexiq.v1.AdminService.GetSetting:output_type -> flexiq.v1.GetSettingResponse
+	42, // 123: flexiq.v1.AdminService.ListSettings:output_type -> flexiq.v1.ListSettingsResponse
+	44, // 124: flexiq.v1.AdminService.PutSetting:output_type -> flexiq.v1.PutSettingResponse
+	46, // 125: flexiq.v1.AdminService.DeleteSetting:output_type -> flexiq.v1.DeleteSettingResponse
+	35, // 126: flexiq.v1.AdminService.ExchangeToken:output_type -> flexiq.v1.ExchangeTokenResponse
+	92, // [92:127] is the sub-list for method output_type
+	57, // [57:92] is the sub-list for method input_type
 	57, // [57:57] is the sub-list for extension type_name
 	57, // [57:57] is the sub-list for extension extendee
 	0,  // [0:57] is the sub-list for field type_name
@@ -4622,6 +4637,7 @@ func file_flexiq_v1_admin_proto_init() {
 		return
 	}
 	file_flexiq_v1_job_proto_init()
+	file_flexiq_v1_override_proto_init()
 	file_flexiq_v1_quota_proto_init()
 	file_flexiq_v1_schedule_proto_init()
 	file_flexiq_v1_admin_proto_msgTypes[2].OneofWrappers = []any{}

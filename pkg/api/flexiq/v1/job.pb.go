@@ -42,15 +42,18 @@ type JobSpec struct {
 	// Input as any JSON value, null included: at most 1 000 levels deep, no integer beyond ±2^53,
 	// the size limit of payload. Not together with payload. Absent: no args.
 	Args *structpb.Value `protobuf:"bytes,5,opt,name=args,proto3" json:"args,omitempty"`
-	// −128 to 127, higher first within a queue. Absent: 0.
+	// −128 to 127, higher first within a queue. Absent: that of an override,
+	// else 0.
 	Priority *int32 `protobuf:"varint,6,opt,name=priority,proto3,oneof" json:"priority,omitempty"`
 	// Earliest start; an instant in the past becomes now. Not together with delay. Absent: now.
 	RunAt *timestamppb.Timestamp `protobuf:"bytes,7,opt,name=run_at,json=runAt,proto3" json:"run_at,omitempty"`
 	// Earliest start, counted from the admission. Not together with run_at. Absent: none.
 	Delay *durationpb.Duration `protobuf:"bytes,8,opt,name=delay,proto3" json:"delay,omitempty"`
-	// Attempts before the job is dead, 1 to 1 000 000. Absent: 25.
+	// Attempts before the job is dead, 1 to 1 000 000. Absent: those of an override,
+	// else 25.
 	MaxAttempts *int32 `protobuf:"varint,9,opt,name=max_attempts,json=maxAttempts,proto3,oneof" json:"max_attempts,omitempty"`
-	// Longest time that one attempt may run, 1 s to 30 days. Absent: 30 minutes.
+	// Longest time that one attempt may run, 1 s to 30 days. Absent: that of an override,
+	// else 30 minutes.
 	Timeout *durationpb.Duration `protobuf:"bytes,10,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	// Delays between attempts. Absent: 1 s growing to 1 hour.
 	Backoff *Backoff `protobuf:"bytes,11,opt,name=backoff,proto3" json:"backoff,omitempty"`
