@@ -65,8 +65,7 @@ func NewVerifier(s Source, now func() time.Time) *Verifier {
 // Attempts counts and limits the failures of [Verifier.Verify] by address.
 func (v *Verifier) Attempts() *Attempts { return v.attempts }
 
-// errDenied is the one answer to every failure to authenticate.
-func errDenied() error { return fault.New(fault.Unauthenticated, "the token is not valid") }
+func errDenied() error { return fault.TokenDenied() }
 
 // Verify authenticates a token by its text. from is the address that shows it,
 // whose failures are limited (see [Attempts]). It fails with UNAUTHENTICATED,

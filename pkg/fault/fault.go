@@ -190,6 +190,10 @@ func Is(err error, r Reason) bool {
 	return errors.As(err, &e) && e.Reason == r
 }
 
+// TokenDenied is the one answer to every failure to authenticate, whatever is
+// wrong with the token.
+func TokenDenied() error { return New(Unauthenticated, "the token is not valid") }
+
 // Missing is the one answer for an object that does not exist or belongs to
 // another namespace: the two must not be told apart.
 func Missing(kind string) *Error {

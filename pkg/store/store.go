@@ -79,6 +79,12 @@ type Usage struct {
 	Now       time.Time // the store's clock at the reading
 }
 
+// Erased is what one step of an erasure came to.
+type Erased struct {
+	Any  bool // something was there
+	More bool // something is left
+}
+
 // Upkeep is for health and repair.
 type Upkeep interface {
 	// Ping checks that the store answers and can write.
@@ -93,13 +99,14 @@ type Upkeep interface {
 	// what is [Broken]. It deletes no job. It reads every job of the namespace,
 	// which may take minutes: its deadline is long.
 	Examine(ctx context.Context, ns string, repair bool) ([]Finding, error)
-	// EraseNamespace deletes at most limit rows of a namespace, and reports
-	// whether more is left: its tokens first, then what makes jobs, jobs, history,
-	// settings, quota and audit trail. When nothing is left the namespace is as if it had never
-	// been used, its revisions included. It may be repeated at any time, so that
-	// what a crash interrupted is taken up again. Whoever erases first revokes the
-	// tokens and waits until no process believes them.
-	EraseNamespace(ctx context.Context, ns string, limit int) (more bool, err error)
+	// EraseNamespace deletes at most limit rows of a namespace: its tokens first,
+	// then what makes jobs, jobs, history, settings, quota and audit trail. When
+	// nothing is left the namespace is as if it had never been used, its revisions
+	// included. It may be repeated at any time, so that what a crash interrupted is
+	// taken up again. Whoever erases first revokes the tokens and waits until no
+	// process believes them; and repeats it until nothing was erased, because what
+	// was let in before may write until then.
+	EraseNamespace(ctx context.Context, ns string, limit int) (Erased, error)
 	// Close releases everything. No operation may follow or be running.
 	Close() error
 }

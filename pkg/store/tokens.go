@@ -17,11 +17,13 @@ type Tokens interface {
 	// Bootstrap stores the first tokens of an installation. It does nothing and
 	// returns false when any token was ever stored.
 	Bootstrap(ctx context.Context, tokens []Token) (bool, error)
-	// PutToken stores a new token and its audit record. With a token that
-	// another was exchanged for it also deletes the namespace's tokens of that
-	// kind that expired more than an hour ago, up to [PurgeTokens] of them, with
-	// their changes: they would pile up otherwise.
-	PutToken(ctx context.Context, t Token, audit Record) error
+	// PutToken stores a new token and its audit record, when the token by, on
+	// whose behalf that is, is stored and not revoked in that very step; else
+	// UNAUTHENTICATED. So no token comes of one that ended. An empty by is nobody's.
+	// With a token that another was exchanged for it also deletes the namespace's
+	// tokens of that kind that expired more than an hour ago, up to [PurgeTokens]
+	// of them, with their changes: they would pile up otherwise.
+	PutToken(ctx context.Context, t Token, by string, audit Record) error
 	// Token finds a token by id, revoked and expired ones included; NOT_FOUND.
 	Token(ctx context.Context, id string) (*Token, error)
 	// ListTokens lists a namespace's tokens by id; the namespace "" has the platform tokens.

@@ -141,7 +141,7 @@ func (f *fixture) token(ns string, scopes ...auth.Scope) string {
 	f.Helper()
 	text, t, err := auth.Mint(ns, scopes, "", 0, "", time.Now())
 	f.must(err)
-	f.must(f.store.PutToken(f.Context(), t, store.Record{Namespace: "made by the test"}))
+	f.must(f.store.PutToken(f.Context(), t, "", store.Record{Namespace: "made by the test"}))
 	return text
 }
 

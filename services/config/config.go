@@ -40,14 +40,15 @@ type Config struct {
 	MaxWait time.Duration
 	// MaxPayload is how many bytes a job's payload or args may have.
 	MaxPayload int
-	// Settle is the time after which every process has noticed what the store holds.
+	// Settle is the time after which every process has noticed what the store
+	// holds, and what it had let in before is done.
 	Settle time.Duration
 }
 
 // DefaultConfig waits five seconds, and lets as much time pass as caches may be
 // old. Process has no default.
 func DefaultConfig() Config {
-	return Config{MaxWait: 5 * time.Second, MaxPayload: job.DefaultMaxPayload, Settle: configcache.Validity}
+	return Config{MaxWait: 5 * time.Second, MaxPayload: job.DefaultMaxPayload, Settle: configcache.Validity + settleMargin}
 }
 
 // Store is what the service needs of the store.
@@ -58,7 +59,7 @@ type Store interface {
 	store.Jobs
 	store.Letters
 	store.Settings
-	EraseNamespace(ctx context.Context, ns string, limit int) (more bool, err error)
+	EraseNamespace(ctx context.Context, ns string, limit int) (store.Erased, error)
 	store.Schedules
 	store.Triggers
 	Admit(ctx context.Context, calls []store.Call) ([]store.Outcome, error)

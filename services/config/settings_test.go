@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"flexiq/pkg/auth"
-	"flexiq/pkg/job"
 	"flexiq/pkg/store"
 )
 
@@ -90,63 +89,4 @@ func TestSettingValues(t *testing.T) {
 			t.Errorf("%v", r.details)
 		}
 	}
-}
-
-func TestDeleteNamespace(t *testing.T) {
-	f := newFixture(t)
-	admin := f.token("lark", auth.Admin, auth.Inspect)
-	f.ok(admin, "SetQuota", `{"quota":{"max_pending":3}}`)
-	f.ok(admin, "PutSetting", `{"key":"a","value":"x"}`)
-	f.enqueue("lark", job.Spec{Task: "t"}, job.Spec{Task: "t"})
-	f.finish("lark", job.GivenUp)
-	neighbour := f.token("wren", auth.Inspect)
-	f.enqueue("wren", job.Spec{Task: "t"})
-
-	f.refused(admin, "DeleteNamespace", `{"namespace":"lark"}`, "PERMISSION_DENIED")
-	f.refused(f.platform, "DeleteNamespace", `{}`, "INVALID_REQUEST")
-	f.ears.hints = nil
-	f.same("answer", f.ok(f.platform, "DeleteNamespace", `{"namespace":"lark"}`), `{"more":false}`)
-	f.refused(admin, "GetUsage", `{}`, "UNAUTHENTICATED")
-	if len(f.cut) != 1 || f.cut[0] != id(admin) {
-		t.Errorf("cut %v", f.cut)
-	}
-	if want := []hint{{store.KindToken, id(admin)}, {store.KindQuota, "lark"}}; len(f.ears.hints) != 2 || f.ears.hints[0] != want[0] || f.ears.hints[1] != want[1] {
-		t.Errorf("told %v, want %v", f.ears.hints, want)
-	}
-	for _, v := range f.ok(f.platform, "ListNamespaces", `{}`)["namespaces"].([]any) {
-		if v.(map[string]any)["namespace"] == "lark" {
-			t.Error("it is still listed")
-		}
-	}
-	f.same("the neighbour", f.ok(neighbour, "GetUsage", `{}`)["pending"], `"1"`)
-	again := f.token("lark", auth.Inspect, auth.Admin)
-	f.same("used anew", f.ok(again, "GetUsage", `{}`)["dead"], `"0"`)
-	f.same("no limits", f.ok(again, "GetQuota", `{}`)["quota"], `{"on_excess":"reject"}`)
-	f.same("no old trail", f.ok(again, "ListAudit", `{}`)["records"], `[]`)
-	var trail []any
-	for _, r := range f.trail("") {
-		trail = append(trail, r.Operation+" "+r.Target+" "+r.Outcome+" by "+r.TokenID)
-	}
-	f.same("trail", trail, fmt.Sprintf(`["delete-namespace  INVALID_REQUEST by %[1]s","delete-namespace lark ok by %[1]s"]`, id(f.platform)))
-}
-
-// One call deletes what its time allows; the next goes on.
-func TestDeleteNamespaceInSteps(t *testing.T) {
-	f := newFixture(t)
-	f.svc.cfg.MaxWait = 1 // no time at all
-	for range 3 {
-		specs := make([]job.Spec, 400)
-		for i := range specs {
-			specs[i].Task = "t"
-		}
-		f.enqueue("lark", specs...)
-	}
-	calls := 1
-	for f.ok(f.platform, "DeleteNamespace", `{"namespace":"lark"}`)["more"] == true {
-		calls++
-	}
-	if calls < 3 {
-		t.Errorf("%d calls for 1200 jobs", calls)
-	}
-	f.same("nothing is left", f.ok(f.token("lark", auth.Inspect), "GetUsage", `{}`)["pending"], `"0"`)
 }

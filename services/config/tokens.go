@@ -91,7 +91,7 @@ func (s *Service) putToken(ctx context.Context, operation string, t store.Token)
 	if t.ActingAs != "" {
 		r.ActingAs = t.Namespace
 	}
-	return s.store.PutToken(ctx, t, r)
+	return s.store.PutToken(ctx, t, auth.From(ctx).TokenID, r)
 }
 
 func (s *Service) exchangeToken(ctx context.Context, req *flexiqv1.ExchangeTokenRequest) (*flexiqv1.ExchangeTokenResponse, error) {

@@ -381,7 +381,7 @@ func (f *fixture) token(ns string) string {
 	if f.tokens[ns] == "" {
 		text, t, err := auth.Mint(ns, []auth.Scope{auth.Work}, "", 0, "", time.Now())
 		f.must(err)
-		f.must(f.store.PutToken(f.Context(), t, store.Record{Namespace: "made by the test"}))
+		f.must(f.store.PutToken(f.Context(), t, "", store.Record{Namespace: "made by the test"}))
 		f.tokens[ns] = text
 	}
 	return f.tokens[ns]

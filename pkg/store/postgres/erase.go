@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"flexiq/pkg/namespace"
+	"flexiq/pkg/store"
 )
 
 // erasing deletes at most $2 rows of a namespace of one table, found by one of
@@ -60,19 +61,20 @@ var lastErased = []stmt{
 var eraseQuota = statement(`delete from flexiq.settings where scope = '' and key = $1`)
 
 // EraseNamespace implements [store.Upkeep].
-func (s *Store) EraseNamespace(ctx context.Context, ns string, limit int) (more bool, err error) {
+func (s *Store) EraseNamespace(ctx context.Context, ns string, limit int) (out store.Erased, err error) {
 	if namespace.Check(ns) != nil {
-		return false, nil
+		return out, nil
 	}
 	limit = max(limit, 1)
 	err = s.write(ctx, "erase namespace", func(ctx context.Context, t *tx) error {
 		t.repeatable = true
-		more = false
+		out = store.Erased{}
 		held := map[string]bool{}
 		if err := t.read(ctx, func(b *batch) { b.lock([]string{ns}, locking{}, held) }); err != nil {
 			return err
 		}
 		left := limit
+		out.Any = held[ns]
 		for _, st := range erasable {
 			gone := 0
 			err := t.read(ctx, func(b *batch) {
@@ -81,8 +83,9 @@ func (s *Store) EraseNamespace(ctx context.Context, ns string, limit int) (more 
 			if err != nil {
 				return err
 			}
+			out.Any = out.Any || gone > 0
 			if left -= gone; left <= 0 {
-				more = true
+				out.More = true
 				return t.commit(ctx, func(*batch) {})
 			}
 		}
@@ -95,5 +98,5 @@ func (s *Store) EraseNamespace(ctx context.Context, ns string, limit int) (more 
 			}
 		})
 	})
-	return more && err == nil, err
+	return out, err
 }

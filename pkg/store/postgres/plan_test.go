@@ -407,7 +407,7 @@ func (o *observer) erase(t *testing.T) {
 	const other = "erased"
 	must(t, s, calls(t, other, 2, 2, func(sp *job.Spec) { sp.Payload = make([]byte, 4*asideFrom) }))
 	for i := range 3 {
-		ok(s.PutToken(ctx, store.Token{ID: "x" + uuid.NewString(), Namespace: other, ActingAs: "t1"}, store.Record{Namespace: other}))
+		ok(s.PutToken(ctx, store.Token{ID: "x" + uuid.NewString(), Namespace: other, ActingAs: "t1"}, "", store.Record{Namespace: other}))
 		_, err := s.PutSetting(ctx, store.Setting{Namespace: other, Key: fmt.Sprint("k", i)}, store.Record{Namespace: other})
 		ok(err)
 	}
@@ -417,7 +417,8 @@ func (o *observer) erase(t *testing.T) {
 	ok(err)
 	ok(s.DeleteSetting(ctx, other, "k1", store.Record{Namespace: other}))
 	for more := true; more; {
-		more, err = s.EraseNamespace(ctx, other, 3)
+		out, err := s.EraseNamespace(ctx, other, 3)
 		ok(err)
+		more = out.More
 	}
 }

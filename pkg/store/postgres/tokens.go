@@ -15,6 +15,7 @@ var (
 	selectToken  = statement(`select ` + tokenColumns + ` from flexiq.tokens where id = $1`)
 	selectTokens = statement(`select ` + tokenColumns + ` from flexiq.tokens where namespace = $1 and id > $2 order by namespace, id limit $3`)
 	lockToken    = statement(`select revoked_at from flexiq.tokens where id = $1 and namespace = $2 for update`)
+	holdToken    = statement(`select true from flexiq.tokens where id = $1 and revoked_at = 0 for share`)
 	revokeToken  = statement(`update flexiq.tokens set revoked_at = $2 where id = $1`)
 	touchTokens  = statement(`update flexiq.tokens set last_used = u.at
 		from (
@@ -74,11 +75,21 @@ func (s *Store) Bootstrap(ctx context.Context, tokens []store.Token) (bool, erro
 }
 
 // PutToken implements [store.Tokens].
-func (s *Store) PutToken(ctx context.Context, k store.Token, audit store.Record) error {
+func (s *Store) PutToken(ctx context.Context, k store.Token, by string, audit store.Record) error {
 	return s.write(ctx, "put token", func(ctx context.Context, t *tx) error {
 		var now time.Time
-		if err := t.read(ctx, func(b *batch) { s.time(b, &now) }); err != nil {
+		live := by == ""
+		err := t.read(ctx, func(b *batch) {
+			s.time(b, &now)
+			if by != "" {
+				b.each(holdToken, func(scan func(...any) error) error { return scan(&live) }, storable(by))
+			}
+		})
+		switch {
+		case err != nil:
 			return err
+		case !live:
+			return fault.TokenDenied()
 		}
 		var gone []string
 		if k.ActingAs != "" {

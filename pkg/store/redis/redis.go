@@ -38,6 +38,8 @@
 //   - A namespace is registered before its first write, and learns the default
 //     quota's revision and the leader's term. Both are raised in every
 //     registered namespace before the change of one, or the term, is answered.
+//   - An erased namespace stays registered for ten minutes, and longer when it
+//     registers again: a writer may have registered before and write only now.
 //   - It is put among the busy ones before its first claim. Expire looks at
 //     those, and once a minute at all.
 //   - A change of a quota is announced to the feed of changes before it is made.

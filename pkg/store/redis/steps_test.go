@@ -196,7 +196,7 @@ func TestOutbox(t *testing.T) {
 	s := open(t, Options{})
 	k := store.Token{ID: "t1", Namespace: "a:b"}
 	r := store.Record{Namespace: "a:b", Operation: "create-token", Outcome: "ok"}
-	args := append([]any{0, "post1", "a:b", record(&r), 0, 0, 1}, tokenArgs(&k)...)
+	args := append([]any{0, "post1", "a:b", record(&r), 0, 0, "", 1}, tokenArgs(&k)...)
 	must(t, s, s.on(installation, tokensScript, args...))
 	letters := s.db.HGetAll(t.Context(), s.key(installation, "outbox")).Val()
 	trail := func() int {
@@ -222,7 +222,7 @@ func TestOutbox(t *testing.T) {
 	if n := trail(); n != 1 {
 		t.Errorf("%d records after a second delivery", n)
 	}
-	if err := s.PutToken(t.Context(), k, r); err == nil {
+	if err := s.PutToken(t.Context(), k, "", r); err == nil {
 		t.Error("a second token with the id was stored")
 	}
 }
@@ -331,6 +331,77 @@ func TestPastTheDoor(t *testing.T) {
 	must(t, s, plain("hset", s.key(installation, "settings"), defaultQuotaKey, `{"max_pending":1}`))
 	if d, err := s.DefaultQuota(t.Context()); err != nil || d.Stamp.Default != 1 || string(d.Raw) != `{"max_pending":1}` {
 		t.Errorf("the default quota: %+v, %v", d, err)
+	}
+}
+
+// TestErasedWhileRegistered: a process registered a namespace, another one erased
+// it, and only then the first one writes. What it wrote is found like any other.
+func TestErasedWhileRegistered(t *testing.T) {
+	c := newClock()
+	s := open(t, Options{Now: c.Now})
+	enqueue(t, s, calls(t, "ns", 1, 1)...)
+	st, err := s.enlist(t.Context(), scheduledList, "ns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for more := true; more; {
+		out, err := s.EraseNamespace(t.Context(), "ns", 10)
+		if err != nil {
+			t.Fatal(err)
+		}
+		more = out.More
+	}
+
+	must(t, s, s.on("ns", putScheduleScript, st.revision, st.term, "nightly", 0, 0, "* * * * *", "UTC", "job", 0,
+		micros(c.now), "", done(store.Record{Namespace: "ns"})))
+	for _, wait := range []time.Duration{time.Second, forgetAfter, 24 * time.Hour} {
+		c.now = c.now.Add(wait)
+		if err := s.everywhere(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		due, err := s.DueSchedules(t.Context(), 10)
+		if err != nil || len(due.Items) != 1 {
+			t.Errorf("%s later these are due: %+v, %v", wait, due, err)
+		}
+		if names, err := s.Namespaces(t.Context(), "", 10); err != nil || !slices.Equal(names.Items, []string{"ns"}) {
+			t.Errorf("%s later these are listed: %v, %v", wait, names, err)
+		}
+		for _, list := range []string{"known", "trails"} {
+			if s.db.ZScore(t.Context(), s.key(installation, list), "ns").Err() != nil {
+				t.Errorf("%s later it is not on the list %s", wait, list)
+			}
+		}
+	}
+}
+
+// TestForgotten: an erased namespace leaves the lists after a while, unless it
+// registered again.
+func TestForgotten(t *testing.T) {
+	c := newClock()
+	s := open(t, Options{Now: c.Now})
+	for _, ns := range []string{"gone", "again"} {
+		enqueue(t, s, calls(t, ns, 1, 1)...)
+		for range 3 {
+			if _, err := s.EraseNamespace(t.Context(), ns, 10); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if _, _, err := s.register(t.Context(), []string{"again"}, false, false); err != nil {
+		t.Fatal(err)
+	}
+	for _, wait := range []time.Duration{0, forgetAfter - time.Second, time.Second, forgetAfter} {
+		c.now = c.now.Add(wait)
+		if err := s.everywhere(t.Context(), nil); err != nil {
+			t.Fatal(err)
+		}
+		want := []string{"again", "gone"}
+		if !c.now.Before(newClock().now.Add(forgetAfter)) {
+			want = want[:1]
+		}
+		if names, err := s.known(t.Context(), "", 10); err != nil || !slices.Equal(names, want) {
+			t.Errorf("after %s more: known are %v, %v, want %v", wait, names, err, want)
+		}
 	}
 }
 

@@ -52,8 +52,9 @@ func (v *survey) failed(names []string) {
 	v.last = time.Time{}
 }
 
-// surveyDue repairs the installation's lists, once in a while: they may have
-// been lost with a server whose copy was behind. What this handle worked in is
+// surveyDue puts the installation's lists in order, once in a while. Namespaces
+// leave them that were erased. And they may have
+// been lost with a server whose copy was behind: what this handle worked in is
 // registered again, and whatever has running jobs is put among the busy ones.
 func (s *Store) surveyDue(ctx context.Context) error {
 	names, due := s.survey.due()
@@ -72,6 +73,9 @@ func (s *Store) everywhere(ctx context.Context, mine []string) error {
 		if _, _, err := s.register(ctx, part, false, false); err != nil {
 			return err
 		}
+	}
+	if err := s.forgetErased(ctx); err != nil {
+		return err
 	}
 	return s.eachKnown(ctx, func(names []string) error { return s.look(ctx, names) })
 }

@@ -48,18 +48,18 @@ func readToken(id, value string, revoked, touched any) (store.Token, error) {
 
 // Bootstrap implements [store.Tokens].
 func (s *Store) Bootstrap(ctx context.Context, tokens []store.Token) (bool, error) {
-	first, err := s.storeTokens(ctx, true, tokens, nil)
+	first, err := s.storeTokens(ctx, true, tokens, "", nil)
 	return first, s.fail(ctx, "bootstrap", err)
 }
 
 // PutToken implements [store.Tokens].
-func (s *Store) PutToken(ctx context.Context, t store.Token, audit store.Record) error {
+func (s *Store) PutToken(ctx context.Context, t store.Token, by string, audit store.Record) error {
 	audit.Outcome = "ok"
-	_, err := s.storeTokens(ctx, false, []store.Token{t}, &audit)
+	_, err := s.storeTokens(ctx, false, []store.Token{t}, by, &audit)
 	return s.fail(ctx, "put token", err)
 }
 
-func (s *Store) storeTokens(ctx context.Context, first bool, tokens []store.Token, audit *store.Record) (bool, error) {
+func (s *Store) storeTokens(ctx context.Context, first bool, tokens []store.Token, by string, audit *store.Record) (bool, error) {
 	args := []any{flag(first), "", "", ""}
 	if audit != nil {
 		if _, _, err := s.register(ctx, []string{audit.Namespace}, false, true); err != nil {
@@ -67,7 +67,7 @@ func (s *Store) storeTokens(ctx context.Context, first bool, tokens []store.Toke
 		}
 		args = []any{flag(first), rand.Text(), audit.Namespace, record(audit)}
 	}
-	args = append(args, store.PurgeAfter.Microseconds(), store.PurgeTokens, len(tokens))
+	args = append(args, store.PurgeAfter.Microseconds(), store.PurgeTokens, by, len(tokens))
 	for i := range tokens {
 		args = append(args, tokenArgs(&tokens[i])...)
 	}
@@ -75,8 +75,11 @@ func (s *Store) storeTokens(ctx context.Context, first bool, tokens []store.Toke
 	if err := s.run(ctx, once, c); err != nil {
 		return false, err
 	}
-	if c.int() < 0 {
+	switch c.int() {
+	case -1:
 		return false, errTaken
+	case -2:
+		return false, fault.TokenDenied()
 	}
 	if audit != nil && audit.Namespace != "" {
 		s.deliverLogged(ctx)

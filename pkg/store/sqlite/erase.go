@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"flexiq/pkg/namespace"
+	"flexiq/pkg/store"
 )
 
 // erasable are the deletions of a namespace's rows, in order: each deletes at
@@ -37,13 +38,13 @@ var lastErased = []string{
 }
 
 // EraseNamespace implements [store.Upkeep].
-func (s *Store) EraseNamespace(ctx context.Context, ns string, limit int) (more bool, err error) {
+func (s *Store) EraseNamespace(ctx context.Context, ns string, limit int) (out store.Erased, err error) {
 	if namespace.Check(ns) != nil {
-		return false, nil
+		return out, nil
 	}
 	limit = max(limit, 1)
 	err = s.write(ctx, "erase namespace", func(t *tx) error {
-		more = false
+		out = store.Erased{}
 		sp, err := t.space(ns)
 		if err != nil {
 			return err
@@ -57,8 +58,10 @@ func (s *Store) EraseNamespace(ctx context.Context, ns string, limit int) (more 
 			if err := t.exec(e.sql, whose, left); err != nil {
 				return err
 			}
-			if left -= t.conn.Changes(); left <= 0 {
-				more = true
+			left -= t.conn.Changes()
+			out.Any = left < limit || sp.id != 0
+			if left <= 0 {
+				out.More = true
 				return nil
 			}
 		}
@@ -72,5 +75,5 @@ func (s *Store) EraseNamespace(ctx context.Context, ns string, limit int) (more 
 		}
 		return nil
 	})
-	return more && err == nil, err
+	return out, err
 }

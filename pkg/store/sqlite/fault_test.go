@@ -100,7 +100,7 @@ func TestPingBelievesRefusedWrites(t *testing.T) {
 	}
 	more := refuse()
 	refused("after an enqueue was refused")
-	if err := s.PutToken(ctx, store.Token{ID: "id", Namespace: "ns"}, store.Record{}); err != nil {
+	if err := s.PutToken(ctx, store.Token{ID: "id", Namespace: "ns"}, "", store.Record{}); err != nil {
 		t.Fatalf("a small write: %v", err)
 	}
 	refused("after another operation's small write")

@@ -51,8 +51,15 @@ func (s *Store) Bootstrap(ctx context.Context, tokens []store.Token) (bool, erro
 }
 
 // PutToken implements [store.Tokens].
-func (s *Store) PutToken(ctx context.Context, k store.Token, audit store.Record) error {
+func (s *Store) PutToken(ctx context.Context, k store.Token, by string, audit store.Record) error {
 	return s.write(ctx, "put token", func(t *tx) error {
+		live, err := t.one("SELECT 1 FROM tokens WHERE id = ? AND revoked_at = 0", func(*row) {}, by)
+		switch {
+		case err != nil:
+			return err
+		case !live && by != "":
+			return fault.TokenDenied()
+		}
 		if err := t.insertToken(&k); err != nil {
 			return err
 		}

@@ -15,16 +15,17 @@ var eraseCases = []testcase{
 	{"taken up again by another process", eraseResumed},
 	{"a namespace that never was", eraseNothing},
 	{"while others write", eraseRace},
+	{"one thing alone", eraseOne},
 }
 
 // furnish gives a namespace something of everything that can be erased.
 func (f *fixture) furnish(ns string) (running store.Leased) {
 	f.Helper()
 	long := func(s *job.Spec) { s.Payload, s.Form = make([]byte, 10_000), job.Bytes }
-	f.ok(f.s.PutToken(f.ctx, token("tok of "+ns, ns), store.Record{Namespace: ns, Operation: "create-token"}))
+	f.ok(f.s.PutToken(f.ctx, token("tok of "+ns, ns), "", store.Record{Namespace: ns, Operation: "create-token"}))
 	exchanged := token("exchanged "+ns, ns)
 	exchanged.ActingAs = "plat"
-	f.ok(f.s.PutToken(f.ctx, exchanged, store.Record{Namespace: ns, Operation: "exchange-token"}))
+	f.ok(f.s.PutToken(f.ctx, exchanged, "", store.Record{Namespace: ns, Operation: "exchange-token"}))
 	f.put(ns, `{"max_pending":100,"enqueue_rate":"1000/h"}`)
 	f.set(ns, "key", "value")
 	f.override(ns, store.OverrideTask, "t", most(1000))
@@ -58,9 +59,12 @@ func (f *fixture) furnish(ns string) (running store.Leased) {
 func (f *fixture) erase(s store.Store, ns string, limit int) (batches int) {
 	f.Helper()
 	for {
-		more, err := s.EraseNamespace(f.ctx, ns, limit)
+		out, err := s.EraseNamespace(f.ctx, ns, limit)
 		f.ok(err)
-		if batches++; !more {
+		if out.More && !out.Any {
+			f.Fatal("nothing was erased, and more is left")
+		}
+		if batches++; !out.More {
 			return batches
 		}
 		if batches > 1000 {
@@ -114,8 +118,9 @@ func eraseAll(f *fixture) {
 	before := f.document(neighbour)
 	since := f.latest()
 	for batches := 1; ; batches++ {
-		more, err := f.s.EraseNamespace(f.ctx, ns, 3)
+		out, err := f.s.EraseNamespace(f.ctx, ns, 3)
 		f.ok(err)
+		equal(f, "anything erased", out.Any, true)
 		if found, err := f.s.Examine(f.ctx, ns, false); err != nil || len(found) > 0 {
 			f.Fatalf("after %d batches: %+v, %v", batches, found, err)
 		}
@@ -127,7 +132,7 @@ func eraseAll(f *fixture) {
 		if len(tokens.Items) > 0 && f.usage(ns).Pending < 25 {
 			f.Fatal("jobs go before tokens")
 		}
-		if !more {
+		if !out.More {
 			if batches < 10 {
 				f.Errorf("only %d batches of 3", batches)
 			}
@@ -148,7 +153,9 @@ func eraseAll(f *fixture) {
 	}
 	settled, _ := f.turn([]store.Settlement{ending(running, job.Completed)})
 	equal(f, "a settlement of an erased job", settled[0], store.Settled{})
-	f.erase(f.s, ns, 100)
+	again, err := f.s.EraseNamespace(f.ctx, ns, 100)
+	f.ok(err)
+	equal(f, "erased once more", again, store.Erased{})
 	f.nothingLeft(ns)
 
 	// It may be used anew.
@@ -162,9 +169,9 @@ func eraseAll(f *fixture) {
 func eraseResumed(f *fixture) {
 	f.furnish("ns")
 	for range 3 {
-		more, err := f.s.EraseNamespace(f.ctx, "ns", 2)
+		out, err := f.s.EraseNamespace(f.ctx, "ns", 2)
 		f.ok(err)
-		equal(f, "more", more, true)
+		equal(f, "erased", out, store.Erased{Any: true, More: true})
 	}
 	f.erase(f.open(), "ns", 500)
 	f.nothingLeft("ns")
@@ -182,6 +189,43 @@ func eraseNothing(f *fixture) {
 		}
 	}
 	f.holds("ns", counts{Pending: 5, Running: 1, Archived: 2, Dead: 3, Shed: 2})
+}
+
+// eraseOne: whatever a namespace has, alone, is something that was erased.
+func eraseOne(f *fixture) {
+	for what, make := range map[string]func(ns string){
+		"token":    func(ns string) { f.ok(f.s.PutToken(f.ctx, token("tok", ns), "", store.Record{})) },
+		"trail":    func(ns string) { f.ok(f.s.Audit(f.ctx, store.Record{Namespace: ns, Operation: "refused"})) },
+		"schedule": func(ns string) { f.schedule(ns, "nightly", f.clock.Now().Add(time.Hour)) },
+		"trigger": func(ns string) {
+			f.trigger(store.Trigger{Namespace: ns, Name: "hook", Stream: "orders", Job: []byte("job")})
+		},
+		"setting":  func(ns string) { f.set(ns, "key", "value") },
+		"quota":    func(ns string) { f.put(ns, `{"max_pending":1}`) },
+		"override": func(ns string) { f.override(ns, store.OverrideQueue, "q", most(1)) },
+		"job":      func(ns string) { f.enqueue(ns, f.spec()) },
+		"signature": func(ns string) {
+			_, err := f.s.UseSignature(f.ctx, ns, [32]byte{1}, f.clock.Now().Add(time.Hour))
+			f.ok(err)
+		},
+	} {
+		ns := "with a " + what
+		make(ns)
+		for i := 0; ; i++ {
+			out, err := f.s.EraseNamespace(f.ctx, ns, 10)
+			f.ok(err)
+			if i == 0 && !out.Any {
+				f.Errorf("%s: nothing was erased", what)
+			}
+			if !out.More {
+				break
+			}
+		}
+		f.nothingLeft(ns)
+		out, err := f.s.EraseNamespace(f.ctx, ns, 10)
+		f.ok(err)
+		equal(f, what+" again", out, store.Erased{})
+	}
 }
 
 // eraseRace: what others write meanwhile is refused, is erased, or stands as a

@@ -203,7 +203,7 @@ func nameOthers(f *fixture) {
 			continue
 		}
 		t := store.Token{ID: fmt.Sprintf("tok%03d", i), Namespace: name, Name: name, CreatedBy: name, CreatedAt: epoch, ExpiresAt: epoch.Add(time.Hour)}
-		f.ok(f.s.PutToken(f.ctx, t, store.Record{Namespace: name, TokenID: name, Operation: "create-token", TargetKind: name, Target: name}))
+		f.ok(f.s.PutToken(f.ctx, t, "", store.Record{Namespace: name, TokenID: name, Operation: "create-token", TargetKind: name, Target: name}))
 	}
 	for i, name := range all {
 		if i%2 != 0 {

@@ -291,7 +291,7 @@ func quotaChanges(f *fixture) {
 	f.put("b", `{"max_pending":1}`)
 	f.put("a", `{"max_pending":2}`)
 	f.setDefault(`{"max_pending":3}`)
-	f.ok(f.s.PutToken(f.ctx, token("t1", "a"), store.Record{Namespace: "a"}))
+	f.ok(f.s.PutToken(f.ctx, token("t1", "a"), "", store.Record{Namespace: "a"}))
 	q := func(key string) store.Change { return store.Change{Kind: store.KindQuota, Key: key} }
 	standard, tok := store.Change{Kind: store.KindDefaultQuota}, store.Change{Kind: store.KindToken, Key: "t1"}
 	equal(f, "each once, by its last change", f.changes(0), []store.Change{q("b"), q("a"), standard, tok})

@@ -15,6 +15,8 @@ var tokenCases = []testcase{
 	{"put and get", tokenPut},
 	{"list", tokenList},
 	{"revoke", tokenRevoke},
+	{"none comes of one that ended", tokenOfEnded},
+	{"a revocation and what comes of the token", tokenRevokeRace},
 	{"touch", tokenTouch},
 	{"exchanged ones that expired are deleted", tokenPurge},
 }
@@ -23,6 +25,55 @@ var trailCases = []testcase{
 	{"records are kept", trailRecords},
 	{"filters", trailFilters},
 	{"pages", trailPages},
+}
+
+// tokenOfEnded: a token is not made on behalf of one that is revoked, erased or
+// was never there, and the refusal leaves no record.
+func tokenOfEnded(f *fixture) {
+	put := func(id, by string) error {
+		return f.s.PutToken(f.ctx, token(id, "ns"), by, store.Record{Namespace: "ns", Operation: "create-token", Target: id})
+	}
+	f.ok(put("maker", ""))
+	f.ok(put("of the maker", "maker"))
+	f.reason(put("of nobody", "nobody"), fault.Unauthenticated)
+	f.ok(f.s.RevokeToken(f.ctx, "ns", "maker", store.Record{Namespace: "ns", Operation: "revoke-token"}))
+	f.reason(put("too late", "maker"), fault.Unauthenticated)
+	f.ok(put("grandchild", "of the maker"))
+	equal(f, "trail", operations(f.trail("ns", store.AuditFilter{}, 10)), []string{"create-token", "create-token", "revoke-token", "create-token"})
+	f.erase(f.s, "ns", 10)
+	for _, by := range []string{"maker", "grandchild"} {
+		f.reason(put("of an erased one", by), fault.Unauthenticated)
+	}
+	f.nothingLeft("ns")
+}
+
+// tokenRevokeRace: after the answer to a revocation no token comes of the revoked
+// one in any process.
+func tokenRevokeRace(f *fixture) {
+	other := f.open()
+	for round := range 10 {
+		maker := fmt.Sprint("maker", round)
+		f.ok(f.s.PutToken(f.ctx, token(maker, "ns"), "", store.Record{Namespace: "ns"}))
+		var revoked atomic.Bool
+		together(3, func(i int) {
+			if i == 0 {
+				f.ok(f.s.RevokeToken(f.ctx, "ns", maker, store.Record{Namespace: "ns"}))
+				revoked.Store(true)
+				return
+			}
+			s := []store.Store{f.s, other}[i-1]
+			for n := range 20 {
+				late := revoked.Load()
+				err := s.PutToken(f.ctx, token(fmt.Sprintf("%s of %d by %d", maker, n, i), "ns"), maker, store.Record{Namespace: "ns"})
+				if late && !fault.Is(err, fault.Unauthenticated) {
+					f.Errorf("after the revocation: %v", err)
+				}
+				if err != nil {
+					return
+				}
+			}
+		})
+	}
 }
 
 func token(id, ns string) store.Token {
@@ -83,7 +134,7 @@ func tokenPut(f *fixture) {
 	want := token("t1", "a:b")
 	want.ActingAs, want.Name, want.Scopes = "plat", "", []string{"inspect"}
 	audit := store.Record{Namespace: "a:b", TokenID: "plat", ActingAs: "a:b", Door: "http", Operation: "create-token", TargetKind: "token", Target: "t1", New: `{"name":""}`}
-	f.ok(f.s.PutToken(f.ctx, want, audit))
+	f.ok(f.s.PutToken(f.ctx, want, "", audit))
 	got, err := f.open().Token(f.ctx, "t1")
 	f.ok(err)
 	equal(f, "stored", *got, want)
@@ -108,7 +159,7 @@ func tokenList(f *fixture) {
 	for i := range 15 {
 		ns := []string{"a", "b", ""}[i%3]
 		id := fmt.Sprintf("t%02d", (i*4)%15)
-		f.ok(f.s.PutToken(f.ctx, token(id, ns), store.Record{Namespace: ns}))
+		f.ok(f.s.PutToken(f.ctx, token(id, ns), "", store.Record{Namespace: ns}))
 	}
 	for i := range 15 {
 		for j := range 15 {
@@ -138,8 +189,8 @@ func tokenList(f *fixture) {
 }
 
 func tokenRevoke(f *fixture) {
-	f.ok(f.s.PutToken(f.ctx, token("t1", "a"), store.Record{Namespace: "a", Operation: "create-token"}))
-	f.ok(f.s.PutToken(f.ctx, token("t2", ""), store.Record{Operation: "create-token"}))
+	f.ok(f.s.PutToken(f.ctx, token("t1", "a"), "", store.Record{Namespace: "a", Operation: "create-token"}))
+	f.ok(f.s.PutToken(f.ctx, token("t2", ""), "", store.Record{Operation: "create-token"}))
 	f.clock.Advance(time.Minute)
 	for ns, id := range map[string]string{"b": "t1", "": "t1", "a": "t2", "A": "t1"} {
 		f.reason(f.s.RevokeToken(f.ctx, ns, id, store.Record{Namespace: ns}), fault.NotFound)
@@ -162,8 +213,8 @@ func tokenRevoke(f *fixture) {
 }
 
 func tokenTouch(f *fixture) {
-	f.ok(f.s.PutToken(f.ctx, token("t1", "a"), store.Record{Namespace: "a"}))
-	f.ok(f.s.PutToken(f.ctx, token("t2", "a"), store.Record{Namespace: "a"}))
+	f.ok(f.s.PutToken(f.ctx, token("t1", "a"), "", store.Record{Namespace: "a"}))
+	f.ok(f.s.PutToken(f.ctx, token("t2", "a"), "", store.Record{Namespace: "a"}))
 	at := epoch.Add(time.Minute)
 	f.ok(f.s.TouchTokens(f.ctx, map[string]time.Time{"t1": at, "unknown": at, "": at}))
 	got, err := f.s.Token(f.ctx, "t1")
@@ -269,7 +320,7 @@ func tokenPurge(f *fixture) {
 		t := token(id, ns)
 		t.ActingAs, t.CreatedAt = acting, f.clock.Now()
 		t.ExpiresAt = t.CreatedAt.Add(ttl)
-		f.ok(f.s.PutToken(f.ctx, t, store.Record{Namespace: ns, Operation: "exchange-token"}))
+		f.ok(f.s.PutToken(f.ctx, t, "", store.Record{Namespace: ns, Operation: "exchange-token"}))
 	}
 	ids := func(ns string) (out []string) {
 		page, err := f.s.ListTokens(f.ctx, ns, "", 100)

@@ -126,9 +126,12 @@ func (s *Store) putToken(t store.Token) {
 }
 
 // PutToken implements [store.Tokens].
-func (s *Store) PutToken(_ context.Context, t store.Token, audit store.Record) error {
+func (s *Store) PutToken(_ context.Context, t store.Token, by string, audit store.Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if maker, found := s.tokens[by]; by != "" && (!found || !maker.RevokedAt.IsZero()) {
+		return fault.TokenDenied()
+	}
 	s.putToken(t)
 	if t.ActingAs != "" {
 		s.purgeTokens(t.Namespace)

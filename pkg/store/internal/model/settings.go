@@ -72,18 +72,21 @@ func (s *Store) ListSettings(_ context.Context, ns, after string, limit int) (st
 }
 
 // EraseNamespace implements [store.Upkeep].
-func (s *Store) EraseNamespace(_ context.Context, ns string, limit int) (bool, error) {
+func (s *Store) EraseNamespace(_ context.Context, ns string, limit int) (out store.Erased, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, t := range s.tokens {
 		if t.Namespace == ns && ns != "" {
+			out.Any = true
 			if limit--; limit < 0 {
-				return true, nil
+				out.More = true
+				return out, nil
 			}
 			delete(s.tokens, id)
 			s.changes = append(s.changes, store.Change{Kind: store.KindToken, Key: id})
 		}
 	}
+	before := len(s.schedules) + len(s.triggers) + len(s.audit)
 	mine := func(n name) bool { return n.ns == ns }
 	maps.DeleteFunc(s.schedules, func(n name, _ *store.Schedule) bool { return mine(n) })
 	maps.DeleteFunc(s.triggers, func(n name, _ *store.Trigger) bool { return mine(n) })
@@ -91,21 +94,25 @@ func (s *Store) EraseNamespace(_ context.Context, ns string, limit int) (bool, e
 	rows := sp.sorted(func(*row) bool { return true })
 	slices.SortStableFunc(rows, func(a, b *row) int { return cmp.Compare(b2i(b.live()), b2i(a.live())) })
 	for _, r := range rows {
+		out.Any = true
 		if limit--; limit < 0 {
-			return true, nil
+			out.More = true
+			return out, nil
 		}
 		delete(sp.rows, r.job.ID)
 	}
 	if limit <= 0 || ns == "" {
-		return ns != "", nil
+		out.More = ns != ""
+		return out, nil
 	}
 	s.audit = slices.DeleteFunc(s.audit, func(r record) bool { return r.Namespace == ns })
+	out.Any = out.Any || sp != nil || len(s.schedules)+len(s.triggers)+len(s.audit) < before
 	if sp != nil {
 		delete(s.spaces, ns)
 		delete(s.skew, ns)
 		s.changes = append(s.changes, store.Change{Kind: store.KindQuota, Key: ns})
 	}
-	return false, nil
+	return out, nil
 }
 
 func b2i(b bool) int {

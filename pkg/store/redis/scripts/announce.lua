@@ -10,6 +10,7 @@
 
 local id, change, ns = arg(), arg(), arg()
 local m = call('HMGET', KEYS[1], 'revision', 'term')
+call('ZREM', base .. 'erased', ns)
 if ns ~= '' then call('ZADD', base .. 'known', 0, ns) end
 call('ZADD', base .. 'trails', 'NX', 0, ns)
 call('HSET', base .. 'announced', id, digits(now) .. ' ' .. change)

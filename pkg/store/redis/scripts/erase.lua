@@ -3,9 +3,10 @@
 --
 -- ARGV  2  at most so many, no more than 1000
 --
--- Answers 1 when more is left, else 0.
+-- Answers {1 when more is left, else 0; 1 when anything was there}.
 
 local left = number()
+local most, there = left, call('EXISTS', KEYS[1], base .. 'trail') > 0
 have_counts()
 local jobs, keys, forgotten, holders = {}, {}, {}, {}
 
@@ -51,9 +52,9 @@ if #keys > 0 then call('UNLINK', unpack(keys)) end
 if left > 0 then
   left = left - call('ZREMRANGEBYRANK', base .. 'trail', 0, left - 1)
 end
-if left == 0 then return 1 end
+if left == 0 then return { 1, 1 } end
 local rest = {}
 for i, name in ipairs({ 'ns', 'settings', 'overrides', 'counts', 'setting:keys', 'setting:notes', 'trail', 'trail:at', 'posted', 'live', 'running', 'workers', 'unique',
   'debounce', 'archive', 'archived', 'dead', 'died', 'shed', 'lanes', 'ranks', 'schedules', 'due', 'triggers', 'streamed', 'signatures' }) do rest[i] = base .. name end
 call('UNLINK', unpack(rest))
-return 0
+return { 0, (there or left < most) and 1 or 0 }

@@ -11,6 +11,7 @@ local m = call('HMGET', KEYS[1], 'revision', 'term')
 local out = { tonumber(m[1] or 0), tonumber(m[2] or 0) }
 for _ = 1, number() do
   local ns = arg()
+  call('ZREM', base .. 'erased', ns)
   if ns ~= '' then call('ZADD', base .. 'known', 0, ns) end
   if trails then call('ZADD', base .. 'trails', 'NX', 0, ns) end
   if busy then

@@ -4,12 +4,14 @@
 --       3  number of the audit record, or empty: none
 --       4  its namespace, 5 the record from its revision on
 --       6  how long exchanged tokens have been expired that are deleted, in µs, 7 at most so many
---       8  number of tokens; then for each: id, namespace, value, when it expires if another was exchanged for it, else 0
+--       8  the token on whose behalf it is, empty: nobody's
+--       9  number of tokens; then for each: id, namespace, value, when it expires if another was exchanged for it, else 0
 --
--- Answers 1 when done, 0 when not, -1 when an id is taken.
+-- Answers 1 when done, 0 when not, -1 when an id is taken, -2 when the token on whose behalf it is has ended.
 
 local first, audit, ns, rest = arg() == '1', arg(), arg(), arg()
-local since, most = number(), number()
+local since, most, by = number(), number(), arg()
+if by ~= '' and (call('EXISTS', base .. 'token:' .. by) == 0 or call('HEXISTS', base .. 'revoked', by) == 1) then return -2 end
 local new = {}
 for i = 1, number() do
   new[i] = { id = arg(), ns = arg(), value = arg(), exchanged = number() }
