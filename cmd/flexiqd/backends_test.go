@@ -49,6 +49,12 @@ func keptAt(kind, url, schema string) kept {
 // tenant connects to a namespace with a token of its own that may do everything.
 func tenant(t *testing.T, dir, server, namespace string) *client.Client {
 	t.Helper()
+	c, _ := tenantToken(t, dir, server, namespace)
+	return c
+}
+
+func tenantToken(t *testing.T, dir, server, namespace string) (*client.Client, string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	made, err := dial(t, dir, "platform", server).Admin().CreateToken(ctx, &flexiqv1.CreateTokenRequest{
@@ -64,7 +70,15 @@ func tenant(t *testing.T, dir, server, namespace string) *client.Client {
 		}
 		server = c.NATSURL
 	}
-	c, err := client.Dial(ctx, client.Options{Server: server, Token: made.GetToken()})
+	return dialAs(t, server, made.GetToken()), made.GetToken()
+}
+
+// dialAs connects with a token.
+func dialAs(t *testing.T, server, token string) *client.Client {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	defer cancel()
+	c, err := client.Dial(ctx, client.Options{Server: server, Token: token})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,6 +43,21 @@ func lockDataDir(path string) (*dataDir, error) {
 	return &dataDir{path: path, lock: f}, nil
 }
 
+// lockCredentials waits for the lock of the credentials file, which is held only
+// while the file or its tokens change. Unlike the folder's lock it is also taken
+// beside a running daemon.
+func lockCredentials(dir string) (free func(), err error) {
+	f, err := os.OpenFile(filepath.Join(dir, "credentials.lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("cannot open the lock of the credentials file: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
+		_ = f.Close()
+		return nil, fmt.Errorf("cannot lock the credentials file: %w", err)
+	}
+	return func() { _ = f.Close() }, nil
+}
+
 func ownerText(pid []byte) string {
 	if p := strings.TrimSpace(string(pid)); p != "" {
 		return " (process " + p + ")"

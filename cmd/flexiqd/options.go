@@ -23,6 +23,7 @@ type commands struct {
 	Version kong.VersionFlag `help:"Print the version."`
 	Serve   serveCommand     `cmd:"" default:"withargs" help:"Run services until a signal; all four when none is named."`
 	Migrate migrateCommand   `cmd:"" help:"Look at, take and take back the steps of the store's schema."`
+	Init    initCommand      `cmd:"" help:"Make the installation's first tokens, or replace them."`
 	NATS    natsCommand      `cmd:"" name:"nats" help:"Set up an outside NATS server."`
 	Doctor  doctorCommand    `cmd:"" help:"Compare what is kept about jobs with the jobs, and mend it."`
 }

@@ -17,7 +17,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"flexiq/pkg/bus"
-	"flexiq/pkg/client"
 	"flexiq/pkg/fault"
 	"flexiq/pkg/rpc"
 	"flexiq/pkg/store"
@@ -29,7 +28,12 @@ import (
 // command line of this user where they are.
 func (d *daemon) openCredentials(ctx context.Context) error {
 	dir := d.opts.DataDir
-	if err := firstTokens(ctx, d.store, dir, credentials{NATSURL: d.natsURL, HTTPURL: d.httpURL}); err != nil {
+	free, err := lockCredentials(dir)
+	if err != nil {
+		return err
+	}
+	defer free()
+	if _, err := firstTokens(ctx, d.store, dir, credentials{NATSURL: d.natsURL, HTTPURL: d.httpURL}); err != nil {
 		return fmt.Errorf("cannot write the first credentials: %w", err)
 	}
 	c, err := readCredentials(credentialsFile(dir))
@@ -43,13 +47,10 @@ func (d *daemon) openCredentials(ctx context.Context) error {
 	if err := c.refresh(dir, d.natsURL, d.httpURL); err != nil {
 		return fmt.Errorf("cannot refresh the credentials file: %w", err)
 	}
-	err = client.SaveContext("local", client.Context{
-		Server: c.NATSURL, Token: c.Tokens["default"], PlatformToken: c.Tokens["platform"], DataDir: dir, CAFile: d.opts.TLSCA,
-	})
-	if err != nil {
+	if err := c.saveContext(dir, d.opts.TLSCA); err != nil {
 		d.log.Warn().Err(err).Msg("the client context local was not saved")
 	}
-	d.health.Add(telemetry.Check{Name: "credentials", Run: d.checkCredentials(c)})
+	d.health.Add(telemetry.Check{Name: "credentials", Run: d.checkCredentials})
 	return nil
 }
 
@@ -68,26 +69,32 @@ func (d *daemon) warnOfCredentials(problem error) {
 // nobody else would renew.
 const credentialsWarning = 14 * 24 * time.Hour
 
-func (d *daemon) checkCredentials(c credentials) func(context.Context) error {
-	return func(ctx context.Context) error {
-		var errs []error
-		for name, text := range c.Tokens {
-			id, err := tokenID(text)
-			if err != nil {
-				return fmt.Errorf("the %s token in the credentials file: %w", name, err)
-			}
-			t, err := d.store.Token(ctx, id)
-			switch {
-			case fault.Is(err, fault.NotFound):
-				errs = append(errs, fmt.Errorf("the %s token in the credentials file is of another store", name))
-			case err != nil:
-				return err
-			case time.Until(t.ExpiresAt) < credentialsWarning:
-				errs = append(errs, fmt.Errorf("the %s token in the credentials file ends at %s", name, t.ExpiresAt.Format(time.RFC3339)))
-			}
-		}
-		return errors.Join(errs...)
+// checkCredentials looks at the file as it is now: its tokens may have been
+// replaced while the process runs.
+func (d *daemon) checkCredentials(ctx context.Context) error {
+	c, err := readCredentials(credentialsFile(d.opts.DataDir))
+	if err != nil {
+		return err
 	}
+	var errs []error
+	for name, text := range c.Tokens {
+		id, err := tokenID(text)
+		if err != nil {
+			return fmt.Errorf("the %s token in the credentials file: %w", name, err)
+		}
+		t, err := d.store.Token(ctx, id)
+		switch {
+		case fault.Is(err, fault.NotFound):
+			errs = append(errs, fmt.Errorf("the %s token in the credentials file is of another store", name))
+		case err != nil:
+			return err
+		case !t.RevokedAt.IsZero():
+			errs = append(errs, fmt.Errorf("the %s token in the credentials file is revoked", name))
+		case time.Until(t.ExpiresAt) < credentialsWarning:
+			errs = append(errs, fmt.Errorf("the %s token in the credentials file ends at %s; flexiqd init --rotate replaces it", name, t.ExpiresAt.Format(time.RFC3339)))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // serve opens the doors and starts everything that runs beside them.

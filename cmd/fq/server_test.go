@@ -159,7 +159,7 @@ func (b *backend) mint(ns string, scopes ...auth.Scope) string {
 	b.t.Helper()
 	text, t, err := auth.Mint(ns, scopes, "test", 0, "", time.Now())
 	b.must(err)
-	b.must(b.store.PutToken(context.Background(), t, store.Record{
+	b.must(b.store.PutToken(context.Background(), t, "", store.Record{
 		Namespace: ns, Operation: "create-token", TargetKind: "token", Target: t.ID, Outcome: "ok", Door: "test",
 	}))
 	return text
