@@ -13,7 +13,6 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
-	"flexiq/pkg/lease"
 	"flexiq/pkg/store"
 	"flexiq/pkg/testkit"
 )
@@ -32,11 +31,16 @@ func connect(t *testing.T, s *server.Server) (*nats.Conn, jetstream.JetStream) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return conn, jetStream(t, conn)
+}
+
+func jetStream(t *testing.T, conn *nats.Conn) jetstream.JetStream {
+	t.Helper()
 	js, err := jetstream.New(conn)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return conn, js
+	return js
 }
 
 // start runs a process whose deletes go through trim.
@@ -115,14 +119,7 @@ func TestKilledLeaderIsSucceeded(t *testing.T) {
 	f.end(one)
 	f.end(other)
 	f.usage("plover")
-
-	conn, js := connect(t, nc)
-	defer conn.Close()
-	kv, err := js.KeyValue(t.Context(), lease.DefaultBucket)
-	f.must(err)
-	if keys, err := kv.Keys(t.Context()); !errors.Is(err, jetstream.ErrNoKeysFound) {
-		t.Errorf("left in the bucket: %v, %v", keys, err)
-	}
+	f.emptyBucket(nc)
 }
 
 // A leader that is cut off from NATS and goes on deletes nothing once there is

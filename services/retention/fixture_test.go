@@ -2,7 +2,6 @@ package retention
 
 import (
 	"context"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -15,14 +14,13 @@ import (
 	"flexiq/pkg/job"
 	"flexiq/pkg/quota"
 	"flexiq/pkg/store"
-	"flexiq/pkg/store/sqlite"
 )
 
 // fixture is a store with a clock of its own.
 type fixture struct {
 	*testing.T
-	*sqlite.Store
-	path string
+	store.Store
+	in database
 
 	mu  sync.Mutex
 	now time.Time
@@ -32,9 +30,15 @@ type fixture struct {
 // however busy the machine is.
 const calm = 5 * time.Minute
 
+// newFixture is one on SQLite, for what does not depend on the backend.
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	f := &fixture{T: t, path: filepath.Join(t.TempDir(), "flexiq.db"), now: time.Date(2026, 3, 8, 0, 0, 0, 0, time.UTC)}
+	return newFixtureIn(t, databases["sqlite"](t))
+}
+
+func newFixtureIn(t *testing.T, in database) *fixture {
+	t.Helper()
+	f := &fixture{T: t, in: in, now: time.Date(2026, 3, 8, 0, 0, 0, 0, time.UTC)}
 	f.open()
 	t.Cleanup(f.close)
 	return f
@@ -43,7 +47,7 @@ func newFixture(t *testing.T) *fixture {
 func (f *fixture) open() {
 	f.Helper()
 	var err error
-	if f.Store, err = sqlite.Open(context.Background(), f.path, sqlite.Options{Now: f.clock, Timeout: calm}); err != nil {
+	if f.Store, err = f.in.open(context.Background(), f.clock, calm); err != nil {
 		f.Fatal(err)
 	}
 }
@@ -194,7 +198,8 @@ func ids(jobs []job.Job) []string {
 	return out
 }
 
-// usage is what a namespace holds, compared with a recount.
+// usage is what a namespace holds, compared with a recount and with all that is
+// kept beside its rows: payloads, indexes.
 func (f *fixture) usage(ns string) store.Usage {
 	f.Helper()
 	u, err := f.Usage(f.Context(), []string{ns})
@@ -203,6 +208,11 @@ func (f *fixture) usage(ns string) store.Usage {
 	f.must(err)
 	if u[0].Pending != r.Pending || u[0].Running != r.Running || u[0].Archived != r.Archived || u[0].Dead != r.Dead || u[0].Shed != r.Shed {
 		f.Errorf("%s: kept counts %+v, recount %+v", ns, u[0], r)
+	}
+	found, err := f.Examine(f.Context(), ns, false)
+	f.must(err)
+	if len(found) > 0 {
+		f.Errorf("%s: left of deleted rows, or missing: %+v", ns, found)
 	}
 	return u[0]
 }

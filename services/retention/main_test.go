@@ -18,7 +18,7 @@ import (
 
 	"flexiq/pkg/fault"
 	"flexiq/pkg/store"
-	"flexiq/pkg/store/sqlite"
+	"flexiq/pkg/testkit"
 )
 
 // childVariable makes this program a retention process of its own, for tests
@@ -33,11 +33,27 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(servers{m})
+}
+
+// servers runs the tests and stops the databases that they shared.
+type servers struct{ *testing.M }
+
+func (s servers) Run() int {
+	defer testkit.StopRedis()
+	defer testkit.StopPostgres()
+	return s.M.Run()
 }
 
 // child is what a child process is told.
-type child struct{ Path, URL, Name string }
+type child struct {
+	Database database
+	NATS     string // URL
+	Name     string
+
+	Tick, Lease    time.Duration
+	Call, Patience time.Duration // with the store
+}
 
 // said is a line that a child writes.
 type said struct {
@@ -45,10 +61,14 @@ type said struct {
 	Term    int64 // of the delete
 	Rows    int64
 	Refused bool // the term was too old
+	Unknown bool // it is not known whether it happened
 }
 
-// beChild sweeps every 200 ms while it leads. Lines on its input cut it off from
-// the store ("off") and let it back ("on").
+// childRows is how many rows a child deletes at once.
+const childRows = 10
+
+// beChild sweeps while it leads. Lines on its input cut it off from the store
+// ("off") and let it back ("on"); it ends with its input.
 func beChild(text string) error {
 	var c child
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
@@ -56,12 +76,12 @@ func beChild(text string) error {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	s, err := sqlite.Open(ctx, c.Path, sqlite.Options{})
+	s, err := c.Database.named(c.Name).open(ctx, nil, 0)
 	if err != nil {
 		return err
 	}
 	defer s.Close()
-	conn, err := nats.Connect(c.URL, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
+	conn, err := nats.Connect(c.NATS, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond),
 		nats.ReconnectBufSize(-1), nats.RetryOnFailedConnect(true))
 	if err != nil {
 		return err
@@ -73,14 +93,14 @@ func beChild(text string) error {
 	}
 	lines := json.NewEncoder(os.Stdout)
 	st := &cuttable{Store: s, said: func(l said) { _ = lines.Encode(l) }}
-	svc, err := New(Config{Maintenance: true, Tick: 200 * time.Millisecond, Lease: 1500 * time.Millisecond},
+	svc, err := New(Config{Maintenance: true, Tick: c.Tick, Lease: c.Lease},
 		Deps{Store: st, JetStream: js, Holder: c.Name, Log: zerolog.Nop()})
 	if err != nil {
 		return err
 	}
-	svc.bounds = bounds{rows: 10, batches: 20, page: 500, call: 500 * time.Millisecond, patience: time.Second}
+	svc.bounds = bounds{rows: childRows, batches: 20, page: 500, call: c.Call, patience: c.Patience}
 	go func() {
-		defer stop() // its parent is gone
+		defer stop()
 		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 			st.off.Store(in.Text() == "off")
 		}
@@ -91,7 +111,7 @@ func beChild(text string) error {
 // cuttable is a store that a child can be cut off from, and that tells of each
 // term and each delete.
 type cuttable struct {
-	*sqlite.Store
+	store.Store
 	off  atomic.Bool
 	said func(said)
 }
@@ -138,8 +158,10 @@ func (s *cuttable) Trim(ctx context.Context, t store.Trim) (store.Trimmed, error
 		return store.Trimmed{}, errCut
 	}
 	done, err := s.Store.Trim(ctx, t)
-	if err == nil || errors.Is(err, store.ErrStale) {
-		s.said(said{Term: t.Term, Rows: done.Dead + done.Shed, Refused: done.Superseded})
+	if err != nil {
+		s.said(said{Term: t.Term, Unknown: !errors.Is(err, store.ErrStale)})
+		return store.Trimmed{}, err
 	}
-	return done, err
+	s.said(said{Term: t.Term, Rows: done.Dead + done.Shed, Refused: done.Superseded})
+	return done, nil
 }

@@ -4,8 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"maps"
-	"net"
 	"os"
 	"os/exec"
 	"sync"
@@ -13,21 +11,38 @@ import (
 	"testing"
 	"time"
 
-	"zombiezen.com/go/sqlite"
-	"zombiezen.com/go/sqlite/sqlitex"
+	"github.com/nats-io/nats-server/v2/server"
 
+	"flexiq/pkg/lease"
+	"flexiq/pkg/store"
 	"flexiq/pkg/testkit"
 )
 
 // crew is the retention processes of a test and what they said.
 type crew struct {
-	f      *fixture
-	nats   string // address of the server
-	mu     sync.Mutex
-	leader *hand // who began to lead last, and its term
-	term   int64
-	rows   map[int64]int64 // deleted by term, as the processes say
-	steps  int             // deletes that did something
+	f    *fixture
+	nats *server.Server
+	like child // what each is told, but its name
+	hand map[string]*hand
+
+	mu      sync.Mutex
+	leader  *hand // who began to lead last, and its term
+	term    int64
+	rows    map[int64]int64 // deleted by term, as the processes say
+	steps   int             // deletes that did something
+	refused int             // deletes that came too late
+	untold  map[int64]int64 // rows that may have been deleted besides, by term
+}
+
+// newCrew starts three processes.
+func newCrew(f *fixture, like child) *crew {
+	f.Helper()
+	c := &crew{f: f, nats: testkit.NATS(f.T), like: like, hand: map[string]*hand{}, rows: map[int64]int64{}, untold: map[int64]int64{}}
+	c.like.Database = f.in
+	for i := range 3 {
+		c.spawn(fmt.Sprint("process ", i))
+	}
+	return c
 }
 
 // hand is one process.
@@ -38,12 +53,15 @@ type hand struct {
 	in   io.WriteCloser
 	link *link
 	read chan struct{} // closed when it said its last
+	term int64         // that it led under last
 }
 
-func (c *crew) spawn(name string) *hand {
+func (c *crew) spawn(name string) {
 	c.f.Helper()
-	h := &hand{crew: c, name: name, link: newLink(c.f.T, c.nats), read: make(chan struct{})}
-	text, err := json.Marshal(child{Path: c.f.path, URL: "nats://" + h.link.address(), Name: name})
+	h := &hand{crew: c, name: name, link: newLink(c.f.T, c.nats.Addr().String()), read: make(chan struct{})}
+	told := c.like
+	told.NATS, told.Name = "nats://"+h.link.address(), name
+	text, err := json.Marshal(told)
 	c.f.must(err)
 	h.cmd = exec.Command(os.Args[0])
 	h.cmd.Env = append(os.Environ(), childVariable+"="+string(text))
@@ -64,12 +82,15 @@ func (c *crew) spawn(name string) *hand {
 		}
 	}()
 	c.f.Cleanup(h.kill)
-	return h
+	c.hand[name] = h
 }
 
 func (c *crew) hear(h *hand, l said) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if l.Leads > 0 {
+		h.term = l.Leads
+	}
 	if l.Leads > c.term {
 		c.leader, c.term = h, l.Leads
 	}
@@ -77,6 +98,19 @@ func (c *crew) hear(h *hand, l said) {
 		c.rows[l.Term] += l.Rows
 		c.steps++
 	}
+	if l.Refused {
+		c.refused++
+	}
+	if l.Unknown {
+		c.untold[l.Term] += childRows
+	}
+}
+
+// missed notes that a process could not tell of its last delete any more.
+func (c *crew) missed(h *hand) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.untold[h.term] += childRows
 }
 
 func (c *crew) state() (leader *hand, term int64, steps int) {
@@ -91,9 +125,14 @@ func (h *hand) signal(s syscall.Signal) {
 }
 
 // kill ends the process; twice is safe.
-func (h *hand) kill() {
+func (h *hand) kill() { h.end(func() { _ = h.cmd.Process.Signal(syscall.SIGKILL) }) }
+
+// leave lets the process end by itself.
+func (h *hand) leave() { h.end(func() { _ = h.in.Close() }) }
+
+func (h *hand) end(how func()) {
 	if h.cmd.ProcessState == nil {
-		_ = h.cmd.Process.Signal(syscall.SIGKILL)
+		how()
 		<-h.read
 		_ = h.cmd.Wait()
 		h.link.close()
@@ -106,179 +145,126 @@ func (h *hand) say(line string) {
 	h.crew.f.must(err)
 }
 
-// link is the way of one process to NATS, which can be cut without a word.
-type link struct {
-	l    net.Listener
-	to   string
-	wg   sync.WaitGroup
-	mu   sync.Mutex
-	cut  bool
-	open map[net.Conn]bool
+// way is a way to disturb a leader, and to let it be again.
+type way struct {
+	name          string
+	disturb, heal func(h *hand)
 }
 
-func newLink(t *testing.T, to string) *link {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	k := &link{l: l, to: to, open: map[net.Conn]bool{}}
-	k.wg.Go(func() {
-		for {
-			in, err := l.Accept()
-			if err != nil {
-				return
-			}
-			out, err := net.Dial("tcp", to)
-			if err != nil || !k.keep(in, out) {
-				in.Close()
-				continue
-			}
-			k.wg.Go(func() { k.pipe(out, in) })
-			k.wg.Go(func() { k.pipe(in, out) })
-		}
-	})
-	return k
+var ways = []way{
+	{"SIGSTOP", func(h *hand) { h.signal(syscall.SIGSTOP) }, func(h *hand) { h.signal(syscall.SIGCONT) }},
+	{"SIGKILL", func(h *hand) { h.kill(); h.crew.missed(h) }, func(h *hand) { h.crew.spawn(h.name) }},
+	{"cut off from NATS", func(h *hand) { h.link.set(true) }, func(h *hand) { h.link.set(false) }},
+	{"cut off from the store", func(h *hand) { h.say("off") }, func(h *hand) { h.say("on") }},
 }
 
-func (k *link) address() string { return k.l.Addr().String() }
-
-// keep notes two ends; not while the link is cut.
-func (k *link) keep(ends ...net.Conn) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, c := range ends {
-		if k.cut {
-			c.Close()
-			continue
-		}
-		k.open[c] = true
-	}
-	return !k.cut
+// trial is what the crew's processes sweep: one namespace with a ceiling, flooded
+// in each round.
+type trial struct {
+	*crew
+	ledger   func() ledger
+	patience time.Duration // with what must happen
 }
 
-func (k *link) pipe(to, from net.Conn) {
-	_, _ = io.Copy(to, from) // until one side is closed
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for _, c := range []net.Conn{to, from} {
-		c.Close()
-		delete(k.open, c)
-	}
-}
+const (
+	trialNamespace = "gantry"
+	trialCeiling   = 40
+	trialFlood     = 300
+)
 
-func (k *link) set(cut bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.cut = cut; cut {
-		for c := range k.open {
-			c.Close()
-		}
-	}
-}
-
-func (k *link) close() {
-	k.l.Close()
-	k.set(true)
-	k.wg.Wait()
-}
-
-// records makes the store itself keep, for each deleted dead letter, the newest
-// term at that moment and how many rows were left.
-const records = `
-	CREATE TABLE deletes (term INTEGER NOT NULL, left_over INTEGER NOT NULL);
-	CREATE TRIGGER dead_letters_recorded AFTER DELETE ON dead_letters BEGIN
-		INSERT INTO deletes SELECT (SELECT max(term) FROM terms), (SELECT count(*) FROM dead_letters WHERE ns = OLD.ns);
-	END;`
-
-// recorded reads the store's own record: rows deleted by term, and the fewest
-// that were ever left.
-func (f *fixture) recorded() (byTerm map[int64]int64, fewest int64) {
+func newTrial(f *fixture, like child, patience time.Duration) *trial {
 	f.Helper()
-	c, err := sqlite.OpenConn(f.path, sqlite.OpenReadOnly)
+	read := f.in.record(f.T, store.DeadLetters)
+	f.limit(trialNamespace, dead(trialCeiling))
+	return &trial{crew: newCrew(f, like), ledger: read, patience: patience}
+}
+
+// await waits for something that a process does, and tells how long it took.
+func (t *trial) await(what string, so func() bool) time.Duration {
+	t.f.Helper()
+	began := time.Now()
+	for tick := time.Tick(5 * time.Millisecond); !so(); <-tick {
+		if time.Since(began) > t.patience {
+			t.f.Fatalf("not within %s: %s", t.patience, what)
+		}
+	}
+	return time.Since(began)
+}
+
+func (t *trial) trimmed() bool { return t.f.dead(trialNamespace) == trialCeiling }
+
+// round disturbs the leader in the middle of a trim and wants another to take
+// over and to reach the ceiling. It tells how long both took.
+func (t *trial) round(w way) (led, trimmed time.Duration) {
+	t.f.Helper()
+	t.await("somebody leads before: "+w.name, func() bool { h, _, _ := t.state(); return h != nil })
+	_, _, before := t.state()
+	t.f.shed(trialNamespace, trialFlood)
+	t.await("the leader is at it: "+w.name, func() bool { _, _, n := t.state(); return n >= before+3 })
+	leader, term, _ := t.state()
+	w.disturb(leader)
+	led = t.await("another leads after: "+w.name, func() bool { h, now, _ := t.state(); return now > term && h != leader })
+	trimmed = led + t.await("the ceiling is reached after: "+w.name, t.trimmed)
+	w.heal(leader)
+	return led, trimmed
+}
+
+// finish wants the sweeps to go on with everybody well again, ends the processes,
+// and compares what they said with the database's own record.
+func (t *trial) finish() ledger {
+	t.f.Helper()
+	t.f.shed(trialNamespace, 50)
+	t.await("sweeps go on", t.trimmed)
+	for _, h := range t.hand {
+		h.leave() // and hear its last words
+	}
+	l := t.ledger()
+	if y := l.of[trialNamespace]; y.fewest != trialCeiling || y.disorder > 0 {
+		t.f.Errorf("%d rows were left at one time, the ceiling is %d; %d were deleted before an older one", y.fewest, trialCeiling, y.disorder)
+	}
+	if l.stray > 0 {
+		t.f.Errorf("%d rows were deleted by a leader of an older term", l.stray)
+	}
+	for term, n := range l.rows {
+		if told := t.rows[term]; n < told || n > told+t.untold[term] {
+			t.f.Errorf("%d rows were deleted while term %d was the newest; its leader says %d, and %d at most are not told", n, term, told, t.untold[term])
+		}
+	}
+	if u := t.f.usage(trialNamespace); u.Dead != trialCeiling {
+		t.f.Errorf("usage %+v", u)
+	}
+	t.f.emptyBucket(t.nats)
+	return l
+}
+
+// emptyBucket wants nothing to stay in the lease bucket, not even markers.
+func (f *fixture) emptyBucket(s *server.Server) {
+	f.Helper()
+	conn, js := connect(f.T, s)
+	defer conn.Close()
+	kv, err := js.KeyValue(f.Context(), lease.DefaultBucket)
 	f.must(err)
-	defer c.Close()
-	c.SetBusyTimeout(10 * time.Second)
-	byTerm, fewest = map[int64]int64{}, -1
-	f.must(sqlitex.Execute(c, `SELECT term, count(*), min(left_over) FROM deletes GROUP BY term`, &sqlitex.ExecOptions{
-		ResultFunc: func(st *sqlite.Stmt) error {
-			byTerm[st.ColumnInt64(0)] = st.ColumnInt64(1)
-			if n := st.ColumnInt64(2); fewest < 0 || n < fewest {
-				fewest = n
-			}
-			return nil
-		}}))
-	return byTerm, fewest
+	testkit.Eventually(f.T, "the lease bucket is empty", func() bool {
+		status, err := kv.Status(f.Context())
+		f.must(err)
+		return status.Values() == 0
+	})
 }
 
 // TestThreeProcesses disturbs the leader of three in the middle of a trim, in
-// each way, and wants another to take over, the ceiling to be reached exactly,
-// and, by the store's own record, no row to be deleted under a term that was not
-// the newest.
+// each way a few times, and wants another to take over, the ceiling to be reached
+// exactly, and, by the database's own record, no row to be deleted under a term
+// that was not the newest.
 func TestThreeProcesses(t *testing.T) {
-	f := newFixture(t)
-	const ns, ceiling, flood = "gantry", 40, 300
-	f.limit(ns, dead(ceiling))
-	c, err := sqlite.OpenConn(f.path, sqlite.OpenReadWrite)
-	f.must(err)
-	c.SetBusyTimeout(10 * time.Second)
-	f.must(sqlitex.ExecuteScript(c, records, nil))
-	f.must(c.Close())
-	srv := testkit.NATS(t)
-	k := &crew{f: f, nats: srv.Addr().String(), rows: map[int64]int64{}}
-	hands := map[string]*hand{}
-	for i := range 3 {
-		name := fmt.Sprint("process ", i)
-		hands[name] = k.spawn(name)
-	}
-	killed := map[int64]bool{} // terms whose leader's last words may be lost
-	ways := []struct {
-		name          string
-		disturb, heal func(h *hand, term int64)
-	}{
-		{"SIGSTOP", func(h *hand, _ int64) { h.signal(syscall.SIGSTOP) }, func(h *hand, _ int64) { h.signal(syscall.SIGCONT) }},
-		{"SIGKILL", func(h *hand, term int64) { killed[term] = true; h.kill() }, func(h *hand, _ int64) { hands[h.name] = k.spawn(h.name) }},
-		{"cut off from NATS", func(h *hand, _ int64) { h.link.set(true) }, func(h *hand, _ int64) { h.link.set(false) }},
-		{"cut off from the store", func(h *hand, _ int64) { h.say("off") }, func(h *hand, _ int64) { h.say("on") }},
-	}
-	for _, way := range ways {
-		testkit.Eventually(t, "somebody leads before: "+way.name, func() bool { h, _, _ := k.state(); return h != nil })
-		_, _, before := k.state()
-		f.shed(ns, flood)
-		testkit.Eventually(t, "the leader is at it: "+way.name, func() bool { _, _, n := k.state(); return n >= before+3 })
-		leader, term, _ := k.state()
-		way.disturb(leader, term)
-		testkit.Eventually(t, "another leads after: "+way.name, func() bool { h, now, _ := k.state(); return now > term && h != leader })
-		testkit.Eventually(t, "the ceiling is reached after: "+way.name, func() bool {
-			u, err := f.Usage(t.Context(), []string{ns})
-			f.must(err)
-			return u[0].Dead == ceiling
-		})
-		way.heal(leader, term)
-	}
-	// Everybody is well again and sweeps go on.
-	f.shed(ns, 50)
-	testkit.Eventually(t, "sweeps go on", func() bool {
-		u, err := f.Usage(t.Context(), []string{ns})
-		f.must(err)
-		return u[0].Dead == ceiling
-	})
-	for _, h := range hands {
-		h.kill() // and hear its last words
-	}
-	byTerm, fewest := f.recorded()
-	if fewest != ceiling {
-		t.Errorf("%d rows were left at one time, the ceiling is %d", fewest, ceiling)
-	}
-	k.mu.Lock()
-	saidRows := maps.Clone(k.rows)
-	k.mu.Unlock()
-	for term, n := range byTerm {
-		if said := saidRows[term]; said > n || said < n && !killed[term] {
-			t.Errorf("%d rows were deleted while term %d was the newest; its leader says %d", n, term, said)
+	everywhere(t, func(f *fixture) {
+		trial := newTrial(f, child{
+			Tick: 200 * time.Millisecond, Lease: 1500 * time.Millisecond, Call: 500 * time.Millisecond, Patience: time.Second,
+		}, testkit.Patience)
+		for range 2 {
+			for _, w := range ways {
+				trial.round(w)
+			}
 		}
-	}
-	if f.usage(ns).Dead != ceiling {
-		t.Errorf("usage %+v", f.usage(ns))
-	}
+		trial.finish()
+	})
 }
