@@ -37,6 +37,7 @@ const (
 	DefaultMaxBytes     = 64 << 20
 	DefaultMaxItems     = 1000
 	DefaultFlushTimeout = 30 * time.Second
+	DefaultMaxTails     = 2
 )
 
 // Options bound a [Group]. The zero value has the defaults.
@@ -54,6 +55,15 @@ type Options[In any] struct {
 	Weight func(In) int
 	// FlushTimeout is the deadline of one flush; 0 is 30 s.
 	FlushTimeout time.Duration
+	// MaxTails bounds the flushes of a lane that called [Decided] and have not
+	// returned; 0 is 2. That is enough to keep a store busy while its disk works,
+	// and keeps the groups large.
+	MaxTails int
+	// MinShare makes flushes overlap that call [Decided] at their beginning: one
+	// takes its share of the calls that wait or are being flushed, as many of them as
+	// flushes may be under way, but no fewer than MinShare. Without it callers in a
+	// closed loop end up in one flush, all waiting for it together. 0: it takes all.
+	MinShare int
 	// Metrics may be nil.
 	Metrics *Metrics
 	// Log tells of panics in callbacks, the only failures that nobody is told of.
@@ -72,6 +82,9 @@ func (o Options[In]) withDefaults() Options[In] {
 	}
 	if o.FlushTimeout == 0 {
 		o.FlushTimeout = DefaultFlushTimeout
+	}
+	if o.MaxTails == 0 {
+		o.MaxTails = DefaultMaxTails
 	}
 	return o
 }
@@ -234,17 +247,14 @@ func (g *Group[In, Out]) anyBusy() bool {
 	return false
 }
 
-// maxTails bounds the flushes of a lane that are decided and not answered. It is
-// enough to keep the store busy while the disk works, and keeps the groups large.
-const maxTails = 2
-
 type decidedKey struct{}
 
 // Decided tells, from within a flush, that the outcomes of its calls are fixed
 // and visible, so that the lane's next flush may begin: what is left is waiting,
 // for a disk for example. ctx is the flush's. The order in which calls of a key
 // are decided stays that of their submission; answers may then overtake each
-// other. It does nothing outside of a flush, or the second time.
+// other. A flush of calls whose order does not matter may call it at its
+// beginning. It does nothing outside of a flush, or the second time.
 func Decided(ctx context.Context) {
 	if next, ok := ctx.Value(decidedKey{}).(func()); ok {
 		next()
@@ -286,7 +296,7 @@ func (g *Group[In, Out]) run(lane *queue[In, Out]) {
 func (g *Group[In, Out]) pass(lane *queue[In, Out]) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if lane.tails == maxTails {
+	if lane.tails == g.opts.MaxTails {
 		return false
 	}
 	lane.tails++
@@ -324,12 +334,20 @@ func (g *Group[In, Out]) next(lane *queue[In, Out]) []call[In, Out] {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.meter.inFlight(g.calls)
-	if calls := lane.take(g.opts.MaxItems); len(calls) > 0 {
+	if calls := lane.take(g.opts.MaxItems, g.share()); len(calls) > 0 {
 		return calls
 	}
 	lane.busy = false
 	g.rest()
 	return nil
+}
+
+// share is how many calls one flush takes at most.
+func (g *Group[In, Out]) share() int {
+	if g.opts.MinShare == 0 {
+		return g.calls
+	}
+	return max(g.opts.MinShare, (g.calls+g.opts.MaxTails)/(g.opts.MaxTails+1))
 }
 
 // release gives the calls' room back, before their callbacks run: a callback

@@ -98,3 +98,59 @@ func TestCloseWaitsForWhatIsDecided(t *testing.T) {
 }
 
 func TestDecidedOutsideOfAFlushDoesNothing(*testing.T) { Decided(context.Background()) }
+
+// Callers in a closed loop come again when they are answered. They make up as
+// many flushes as may be under way, each with its share of them, so that the
+// flushes overlap and none is smaller than it must be.
+func TestCallersInAClosedLoopShareTheFlushes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &disk{synced: make(chan error)}
+		g := New("g", 1, Options[int]{MaxTails: 1, MinShare: 2}, d.flush)
+		ctx, stop := context.WithCancel(context.Background())
+		var callers sync.WaitGroup
+		for i := range 16 {
+			callers.Go(func() {
+				for ctx.Err() == nil {
+					if _, err := g.Do(ctx, "ns", 0, i); err != nil && ctx.Err() == nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+		synctest.Wait()
+		for range 20 {
+			d.synced <- nil
+			synctest.Wait()
+		}
+		calls, flushes := 0, d.all()[6:] // when it has settled
+		for i, f := range flushes {
+			if calls += len(f); len(f) > 8 {
+				t.Errorf("flush %d has %d of 16 callers, more than its share", i, len(f))
+			}
+		}
+		if calls < 6*len(flushes) {
+			t.Errorf("%d flushes have %d calls, want nearly 8 each: %v", len(flushes), calls, flushes)
+		}
+		stop()
+		close(d.synced)
+		callers.Wait()
+		closed(t, g)
+	})
+}
+
+func TestAShareIsNoSmallerThanAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &disk{synced: make(chan error)}
+		g := New("g", 1, Options[int]{MaxTails: 1, MinShare: 4}, d.flush)
+		var a answers
+		for i := range 6 {
+			submit(t, g, "ns", i, a.of(i))
+		}
+		synctest.Wait()
+		if diff := cmp.Diff([][]int{{0, 1, 2, 3}, {4, 5}}, d.all()); diff != "" {
+			t.Errorf("flushes (-want +got):\n%s", diff)
+		}
+		close(d.synced)
+		closed(t, g)
+	})
+}

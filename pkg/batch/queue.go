@@ -50,12 +50,12 @@ func (q *queue[In, Out]) push(c call[In, Out]) {
 	}
 }
 
-// take removes the calls of the next flush: as many as fit into room by
-// weight, at least one if any waits. It stops at the first that does not fit,
-// because letting lighter calls pass would hold a heavy one back for ever.
-func (q *queue[In, Out]) take(room int) []call[In, Out] {
+// take removes the calls of the next flush: at most that many, as many as fit
+// into room by weight, at least one if any waits. It stops at the first that does
+// not fit, because letting lighter calls pass would hold a heavy one back for ever.
+func (q *queue[In, Out]) take(room, most int) []call[In, Out] {
 	var taken []call[In, Out]
-	for len(q.turns) > 0 {
+	for len(q.turns) > 0 && (len(taken) < most || len(taken) == 0) {
 		t := q.turns[0]
 		weight := t.waiting[0].weight
 		if weight > room && len(taken) > 0 {

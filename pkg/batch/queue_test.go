@@ -40,7 +40,7 @@ func TestQueueModel(t *testing.T) {
 		take := func() (weights []int) {
 			weights = make([]int, len(keys))
 			total := 0
-			calls := q.take(room)
+			calls := q.take(room, 1<<30)
 			for _, c := range calls {
 				i := index(c.of)
 				if c.in != taken[i] {

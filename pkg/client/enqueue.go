@@ -16,8 +16,9 @@ import (
 
 // Bounds of what waits in the client and of one message.
 const (
-	maxUnits        = 1 << 15
-	maxUnitBytes    = 128 << 20
+	maxUnits        = 1 << 16 // one key may hold half of it, and there is one
+	maxUnitBytes    = 256 << 20
+	minShare        = 8
 	maxMessage      = 1 << 20 // of several units together; a lone unit may be larger
 	messageOverhead = 16      // bytes around one unit, at most
 )
@@ -89,7 +90,7 @@ func (c *Client) enqueue(ctx context.Context, specs []*flexiqv1.JobSpec) ([]Resu
 	err := c.repeat(ctx, func(ctx context.Context) error {
 		u := &unit{ctx: ctx, call: call, bytes: size}
 		var err error
-		out, err = c.units.Do(ctx, specs[0].GetId(), size, u)
+		out, err = c.units.Do(ctx, "", size, u)
 		if err == nil {
 			err = out.err
 		}
@@ -114,20 +115,25 @@ func (c *Client) enqueue(ctx context.Context, specs []*flexiqv1.JobSpec) ([]Resu
 }
 
 // newGroup makes what gathers the units of concurrent calls into messages. Two
-// lanes, so that the next message is on its way while the server works on one.
+// may be on their way, each with half of the callers if these are many, so that
+// one is there while the server works on the other. Two lanes, of which a unit
+// gets one by chance, made the messages a third smaller.
 func (c *Client) newGroup() *batch.Group[*unit, *answer] {
-	return batch.New("client-enqueue", 2, batch.Options[*unit]{
+	return batch.New("client-enqueue", 1, batch.Options[*unit]{
 		MaxCalls:     maxUnits,
 		MaxBytes:     maxUnitBytes,
 		MaxItems:     job.MaxBatch,
 		Weight:       func(u *unit) int { return len(u.call.GetJobs()) },
 		FlushTimeout: patience,
+		MaxTails:     1,
+		MinShare:     minShare,
 		Log:          c.opts.Log,
 	}, c.flush)
 }
 
 // flush sends units, in as many messages as their size asks for.
 func (c *Client) flush(ctx context.Context, units []*unit) ([]*answer, error) {
+	batch.Decided(ctx) // the order of independent calls does not matter
 	answers := make([]*answer, len(units))
 	for from := 0; from < len(units); {
 		to, bytes := from, 0

@@ -52,11 +52,14 @@ func release(a *attempt) *flexiqv1.Settlement {
 // newSettles makes what gathers the settlements of one source into messages.
 func (s *shift) newSettles(src *source) *batch.Group[*flexiqv1.Settlement, *flexiqv1.SettleResult] {
 	return batch.New("client-settle", 1, batch.Options[*flexiqv1.Settlement]{
-		MaxCalls:     max(batch.DefaultMaxCalls, 2*s.w.opts.Slots),
+		MaxCalls:     2 * max(batch.DefaultMaxCalls, s.w.opts.Slots),
 		MaxItems:     job.MaxBatch,
 		FlushTimeout: settlePatience,
+		MaxTails:     1, // the next message is on its way while the server works on one
+		MinShare:     64,
 		Log:          s.w.opts.Log,
 	}, func(ctx context.Context, in []*flexiqv1.Settlement) ([]*flexiqv1.SettleResult, error) {
+		batch.Decided(ctx)
 		var out []*flexiqv1.SettleResult
 		for _, part := range parts(in, src.c.messageLimit()) {
 			res := new(flexiqv1.SettleResponse)
@@ -98,7 +101,7 @@ func (s *shift) settle(a *attempt, st *flexiqv1.Settlement) {
 	log := s.w.opts.Log.With().Str("job", st.GetJobId()).Str("outcome", st.GetOutcome()).Logger()
 	wait := pause{first: 50 * time.Millisecond, longest: time.Second}
 	for {
-		res, err := a.src.settles.Do(s.talk, st.GetJobId(), proto.Size(st), st)
+		res, err := a.src.settles.Do(s.talk, "", proto.Size(st), st)
 		if err == nil && !res.GetAccepted() {
 			err = failedAlone(res)
 		}

@@ -195,7 +195,9 @@ func (l *lane) ask(ctx context.Context, settlements []store.Settlement, picked [
 		wants[i] = w.want
 	}
 	defer l.gate.metrics.timeTurn(time.Now())
-	settled, grants, err = l.gate.store.Turn(ctx, settlements, wants)
+	// The next turn may begin while this one waits for the disk: its settlements
+	// are decided, and their answers are not to be given out before.
+	settled, grants, err = l.gate.store.Turn(store.OnDecided(ctx, func() { batch.Decided(ctx) }), settlements, wants)
 	if err == nil && (len(settled) != len(settlements) || len(grants) != len(wants)) {
 		err = fault.New(fault.Internal, "internal error")
 	}

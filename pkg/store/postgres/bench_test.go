@@ -24,7 +24,7 @@ func cpu() time.Duration {
 // makes them, of one namespace and of many, and large batches.
 func BenchmarkAdmit(b *testing.B) {
 	for _, size := range []struct{ calls, jobs, namespaces, bytes int }{
-		{1, 1, 1, 40}, {100, 1, 1, 40}, {1000, 1, 1, 40}, {100, 1, 100, 40}, {1, 1000, 1, 40}, {10, 1, 1, 16 << 10},
+		{1, 1, 1, 40}, {24, 1, 1, 100}, {100, 1, 1, 40}, {1000, 1, 1, 40}, {100, 1, 100, 40}, {1, 1000, 1, 40}, {10, 1, 1, 16 << 10},
 	} {
 		b.Run(fmt.Sprintf("calls=%d/jobs=%d/namespaces=%d/bytes=%d", size.calls, size.jobs, size.namespaces, size.bytes), func(b *testing.B) {
 			s := start(b, Options{})

@@ -44,6 +44,9 @@ const (
 	mostPause  = 2 * time.Second
 	// flush writes the smallest record that makes its transaction wait for the log.
 	flush = `select pg_logical_emit_message(true, 'flexiq', '')`
+	// flushAgain is the same with a parameter, for which pgx prepares it: so the
+	// server parses and plans it once a session.
+	flushAgain = `select pg_logical_emit_message(true, 'flexiq', $1::text)`
 )
 
 // startFlusher starts the goroutine of a flusher, which ends with close.
@@ -155,7 +158,7 @@ func (f *flusher) round(ctx context.Context, conn *pgx.Conn) error {
 	}
 	own, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
-	_, err := conn.Exec(own, flush)
+	_, err := conn.Exec(own, flushAgain, "")
 	told := err
 	if err != nil {
 		f.lose() // before anybody is told, and tries again
