@@ -46,33 +46,71 @@ type natsServer struct {
 	ttl         time.Duration // of a bucket that has to be made
 }
 
+// copies is how many servers of a cluster keep the bucket, so that one of them may
+// be lost.
+const copies = 3
+
 func (s natsServer) open(ctx context.Context) (keyValue, error) {
 	kv, err := s.js.KeyValue(ctx, s.bucket)
 	if errors.Is(err, jetstream.ErrBucketNotFound) {
-		kv, err = s.js.CreateKeyValue(ctx, jetstream.KeyValueConfig{
-			Bucket:      s.bucket,
-			Description: "who leads what; a key lapses when it is not renewed",
-			TTL:         s.ttl, // of the bucket: a key's own is gone with the first update
-			Storage:     jetstream.FileStorage,
-		})
-		if errors.Is(err, jetstream.ErrBucketExists) {
-			kv, err = s.js.KeyValue(ctx, s.bucket) // another elector was quicker
-		}
+		kv, err = s.create(ctx)
 	}
 	if err != nil {
 		return nil, err
 	}
+	if s.clustered() {
+		_ = s.change(ctx, func(c *jetstream.StreamConfig) { c.Replicas = max(c.Replicas, copies) }) // as it is, if there is no room
+	}
 	return natsBucket{kv}, nil
 }
 
+func (s natsServer) clustered() bool { return s.js.Conn().ConnectedClusterName() != "" }
+
+func (s natsServer) create(ctx context.Context) (jetstream.KeyValue, error) {
+	config := jetstream.KeyValueConfig{
+		Bucket:      s.bucket,
+		Description: "who leads what; a key lapses when it is not renewed",
+		TTL:         s.ttl, // of the bucket: a key's own is gone with the first update
+		Storage:     jetstream.FileStorage,
+	}
+	if s.clustered() {
+		config.Replicas = copies
+	}
+	kv, err := s.js.CreateKeyValue(ctx, config)
+	if apiError := (*jetstream.APIError)(nil); errors.As(err, &apiError) && (apiError.ErrorCode == noPeers || apiError.ErrorCode == notClustered) {
+		config.Replicas = 1
+		kv, err = s.js.CreateKeyValue(ctx, config)
+	}
+	if errors.Is(err, jetstream.ErrBucketExists) {
+		return s.js.KeyValue(ctx, s.bucket) // another elector was quicker
+	}
+	return kv, err
+}
+
+// What a server answers that cannot keep so many copies.
+const (
+	noPeers      jetstream.ErrorCode = 10005
+	notClustered jetstream.ErrorCode = 10074
+)
+
 func (s natsServer) adjust(ctx context.Context, ttl time.Duration) error {
+	return s.change(ctx, func(c *jetstream.StreamConfig) {
+		c.MaxAge = ttl
+		c.Duplicates = min(c.Duplicates, ttl) // the server wants it no longer
+	})
+}
+
+// change changes the configuration of the bucket's stream, if it is not so yet.
+func (s natsServer) change(ctx context.Context, how func(*jetstream.StreamConfig)) error {
 	stream, err := s.js.Stream(ctx, "KV_"+s.bucket)
 	if err != nil {
 		return err
 	}
 	config := stream.CachedInfo().Config
-	config.MaxAge = ttl
-	config.Duplicates = min(config.Duplicates, ttl) // the server wants it no longer
+	age, replicas := config.MaxAge, config.Replicas
+	if how(&config); config.MaxAge == age && config.Replicas == replicas {
+		return nil
+	}
 	_, err = s.js.UpdateStream(ctx, config)
 	return err
 }

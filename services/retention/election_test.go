@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/rs/zerolog"
 
+	"flexiq/pkg/fault"
 	"flexiq/pkg/store"
 	"flexiq/pkg/testkit"
 )
@@ -27,7 +28,12 @@ type process struct {
 
 func connect(t *testing.T, s *server.Server) (*nats.Conn, jetstream.JetStream) {
 	t.Helper()
-	conn, err := nats.Connect(s.ClientURL())
+	return connectTo(t, s.ClientURL())
+}
+
+func connectTo(t *testing.T, urls string) (*nats.Conn, jetstream.JetStream) {
+	t.Helper()
+	conn, err := nats.Connect(urls, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond), nats.ReconnectBufSize(-1))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +52,12 @@ func jetStream(t *testing.T, conn *nats.Conn) jetstream.JetStream {
 // start runs a process whose deletes go through trim.
 func (f *fixture) start(s *server.Server, cfg Config, name string, trim func(p *process) error) *process {
 	f.Helper()
-	conn, js := connect(f.T, s)
+	return f.startAt(s.ClientURL(), cfg, name, trim)
+}
+
+func (f *fixture) startAt(urls string, cfg Config, name string, trim func(p *process) error) *process {
+	f.Helper()
+	conn, js := connectTo(f.T, urls)
 	p := &process{conn: conn, done: make(chan error, 1)}
 	st := faulty{f.Store, func(store.Trim) error { return trim(p) }}
 	var err error
@@ -167,8 +178,8 @@ func TestRoles(t *testing.T) {
 
 	alone, err := New(cfg, Deps{Store: f.Store})
 	f.must(err)
-	if st := alone.State(); st.Role != Nobody || alone.Check(t.Context()) == nil {
-		t.Errorf("without JetStream: %+v", st)
+	if st, err := alone.State(), alone.Check(t.Context()); st.Role != Nobody || fault.Of(err).Message != "no retention: no JetStream" {
+		t.Errorf("without JetStream: %+v, %v", st, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

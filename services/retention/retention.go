@@ -30,6 +30,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"flexiq/pkg/fault"
 	"flexiq/pkg/lease"
 	"flexiq/pkg/store"
 )
@@ -185,7 +186,7 @@ func (s *Service) State() State {
 // can be no leader. The installation is degraded then, not unready.
 func (s *Service) Check(context.Context) error {
 	if st := s.State(); st.Role == Nobody {
-		return fmt.Errorf("no retention: %s", st.Reason)
+		return fault.New(fault.StorageUnavailable, "no retention: %s", st.Reason)
 	}
 	return nil
 }
