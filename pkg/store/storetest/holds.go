@@ -329,6 +329,11 @@ func (f *fixture) holdRace(kind func(i int) []func(*job.Spec)) {
 				f.Errorf("worker %d: %v, %+v", i, err, grants)
 				return
 			}
+			for _, s := range settled {
+				if !s.Accepted {
+					f.Errorf("worker %d: a settlement was refused: %+v", i, s)
+				}
+			}
 			finished.Add(int64(len(settled)))
 			claims = grants[0].Jobs
 			now := held.Add(int64(len(claims)))

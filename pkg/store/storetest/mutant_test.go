@@ -95,6 +95,10 @@ var mutants = map[string]struct {
 		func(s *model.Store) store.Store { return &looksBefore{s} },
 		[]string{"Hold/never_over_a_queue's_cap_with_many_handles"},
 	},
+	"looks at max_running before the claim": {
+		func(s *model.Store) store.Store { return &runningBefore{s} },
+		[]string{"Claim/never_over_max_running_with_many_handles"},
+	},
 	"finds jobs of any namespace": {
 		func(s *model.Store) store.Store { return &crossNamespace{s} },
 		[]string{"List/a_missing_job"},
@@ -435,6 +439,36 @@ func (s *ignoresTasks) PutOverride(ctx context.Context, o store.Override, audit 
 		o.MaxConcurrent = nil
 	}
 	return s.Store.PutOverride(ctx, o, audit)
+}
+
+// runningBefore compares with max_running in a step before the claim.
+type runningBefore struct{ *model.Store }
+
+func (s *runningBefore) Turn(ctx context.Context, settlements []store.Settlement, wants []store.Want) ([]store.Settled, []store.Grant, error) {
+	settled, _, err := s.Store.Turn(ctx, settlements, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	grants := make([]store.Grant, len(wants))
+	for i, w := range wants {
+		if w.MaxRunning != nil {
+			u, err := s.Usage(ctx, []string{w.Namespace})
+			if err != nil {
+				return nil, nil, err
+			}
+			time.Sleep(20 * time.Millisecond) // as a slow round trip would take
+			w.Max = min(w.Max, int(*w.MaxRunning-u[0].Running))
+			w.MaxRunning = nil
+		}
+		if w.Max > 0 {
+			_, one, err := s.Store.Turn(ctx, nil, []store.Want{w})
+			if err != nil {
+				return nil, nil, err
+			}
+			grants[i] = one[0]
+		}
+	}
+	return settled, grants, nil
 }
 
 // looksBefore compares with the caps of queues in a step before the claim.
