@@ -90,13 +90,16 @@ type Conn struct {
 	mu          sync.Mutex
 	reconnected []func()
 	served      []*Endpoints
+	broken      chan struct{} // closed and replaced whenever the connection breaks
 }
 
 // Connect opens a connection. It waits until the connection stands or fails,
 // at most as long as ctx allows: UNAUTHENTICATED when the server refuses the
 // credentials, OVERLOADED when no server answers.
 func Connect(ctx context.Context, o Options) (*Conn, error) {
-	c := &Conn{opts: o, prefix: o.InboxPrefix, metrics: newMetrics(o.Registerer), faults: rpc.NewFaultLog(o.Log)}
+	c := &Conn{
+		opts: o, prefix: o.InboxPrefix, metrics: newMetrics(o.Registerer), faults: rpc.NewFaultLog(o.Log), broken: make(chan struct{}),
+	}
 	if c.prefix == "" {
 		c.prefix = auth.ServiceInbox
 		if o.Token != "" {
@@ -158,7 +161,7 @@ func (c *Conn) natsOptions(timeout time.Duration) []nats.Option {
 		nats.ErrorHandler(c.asyncError),
 		nats.DisconnectErrHandler(c.disconnected),
 		nats.ReconnectHandler(c.onReconnected),
-		nats.ClosedHandler(func(*nats.Conn) { c.calls.failAll(errClosed()) }),
+		nats.ClosedHandler(func(*nats.Conn) { c.breaks(); c.calls.failAll(errClosed()) }),
 	}
 	if o.InProcess != nil {
 		opts = append(opts, nats.InProcessServer(o.InProcess))
@@ -210,7 +213,23 @@ func (c *Conn) disconnected(_ *nats.Conn, err error) {
 	if err != nil {
 		c.opts.Log.Warn().Err(err).Msg("disconnected from NATS")
 	}
+	c.breaks()
 	c.calls.failAll(fault.Wrap(err, fault.Overloaded, "the connection to NATS broke before the answer came"))
+}
+
+// Broken returns a channel that is closed when the connection breaks or closes
+// after the call. One that was broken a moment before may close it, too.
+func (c *Conn) Broken() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.broken
+}
+
+func (c *Conn) breaks() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	close(c.broken)
+	c.broken = make(chan struct{})
 }
 
 func (c *Conn) asyncError(_ *nats.Conn, sub *nats.Subscription, err error) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/rs/zerolog"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -98,7 +99,8 @@ func parts[M proto.Message](in []M, limit int) [][]M {
 // settle tells an outcome again and again, with the same lease, until the
 // server has accepted or refused it or the lease is long over.
 func (s *shift) settle(a *attempt, st *flexiqv1.Settlement) {
-	log := s.w.opts.Log.With().Str("job", st.GetJobId()).Str("outcome", st.GetOutcome()).Logger()
+	about := func(e *zerolog.Event) *zerolog.Event { return e.Str("job", st.GetJobId()).Str("outcome", st.GetOutcome()) }
+	log := &s.w.opts.Log
 	wait := pause{first: 50 * time.Millisecond, longest: time.Second}
 	for {
 		res, err := a.src.settles.Do(s.talk, "", proto.Size(st), st)
@@ -110,18 +112,18 @@ func (s *shift) settle(a *attempt, st *flexiqv1.Settlement) {
 				s.count(st)
 			} else {
 				s.w.lost.Add(1)
-				log.Warn().Str("reason", res.GetReason()).Msg("the settlement was refused")
+				about(log.Warn()).Str("reason", res.GetReason()).Msg("the settlement was refused")
 			}
 			return
 		}
 		if f := fault.Of(err); !unknown(f) && f.Reason != fault.Internal {
 			s.w.lost.Add(1)
-			log.Error().Err(f).Msg("the settlement cannot be sent; the job will run again")
+			about(log.Error()).Err(f).Msg("the settlement cannot be sent; the job will run again")
 			return
 		}
 		if s.leaseOver(a) || !sleep(s.talk, wait.length()) {
 			s.w.lost.Add(1)
-			log.Error().Err(err).Msg("the settlement was not answered; the job will run again")
+			about(log.Error()).Err(err).Msg("the settlement was not answered; the job will run again")
 			return
 		}
 	}

@@ -37,6 +37,7 @@ type shift struct {
 	current  map[holding]*attempt  // the newest attempt of each job
 	giving   int                   // jobs being given back that never took a slot
 	started  int64                 // jobs that were started
+	usual    time.Duration         // what a job takes, by the last ones; 0: none has ended
 	closed   bool                  // nothing starts any more
 
 	talk       context.Context // of heartbeats and settlements
@@ -50,13 +51,13 @@ type source struct {
 	index   int
 	settles *batch.Group[*flexiqv1.Settlement, *flexiqv1.SettleResult]
 	pause   pause
-	resting time.Time     // no claim before
 	failure error         // no claim ever again
 	worked  bool          // a claim was answered
 	refused time.Time     // since when the token is not accepted; zero: it is
 	wake    chan struct{} // tells the heartbeats of an earlier deadline
 	nextDue time.Time     // when heartbeats look next; guarded by the shift's mu
 	outage  outage
+	place   place // among several
 }
 
 // holding names a job of one source.
@@ -72,6 +73,7 @@ type attempt struct {
 	lease  string
 	length time.Duration // of the lease
 	cancel context.CancelCauseFunc
+	took   time.Duration // by the handler, once it has returned
 
 	// Guarded by the shift's mu.
 	beatAt    time.Time // when the next heartbeat is due
@@ -195,7 +197,7 @@ func (s *shift) leaseLength(cj *flexiqv1.ClaimedJob) time.Duration {
 
 // run runs the handler and settles, whatever the handler does.
 func (s *shift) run(ctx context.Context, a *attempt) {
-	t := &Task{job: a.job}
+	t, began := &Task{job: a.job}, time.Now()
 	err := fmt.Errorf("the handler ended its goroutine")
 	defer func() {
 		if p := recover(); p != nil {
@@ -203,6 +205,7 @@ func (s *shift) run(ctx context.Context, a *attempt) {
 		}
 		cause := context.Cause(ctx)
 		a.cancel(nil)
+		a.took = time.Since(began)
 		s.conclude(a, t, err, cause)
 	}()
 	err = s.w.handler(t.Name())(ctx, t)
@@ -212,6 +215,10 @@ func (s *shift) run(ctx context.Context, a *attempt) {
 func (s *shift) conclude(a *attempt, t *Task, err, cause error) {
 	s.mu.Lock()
 	a.handled = true
+	if s.usual == 0 {
+		s.usual = a.took
+	}
+	s.usual += (a.took - s.usual) / 8
 	abandoned, lost := a.abandoned, a.lost
 	s.mu.Unlock()
 	switch {
