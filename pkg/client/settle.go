@@ -99,7 +99,9 @@ func parts[M proto.Message](in []M, limit int) [][]M {
 // settle tells an outcome again and again, with the same lease, until the
 // server has accepted or refused it or the lease is long over.
 func (s *shift) settle(a *attempt, st *flexiqv1.Settlement) {
-	about := func(e *zerolog.Event) *zerolog.Event { return e.Str("job", st.GetJobId()).Str("outcome", st.GetOutcome()) }
+	about := func(e *zerolog.Event) *zerolog.Event {
+		return e.Str("job", st.GetJobId()).Str("outcome", st.GetOutcome())
+	}
 	log := &s.w.opts.Log
 	wait := pause{first: 50 * time.Millisecond, longest: time.Second}
 	for {
