@@ -264,10 +264,17 @@ func (d *daemon) checkMessageSize() error {
 
 // hear subscribes to the hints about changed quotas and tokens.
 func (d *daemon) hear() error {
-	if _, err := d.conn.OnConfig(d.hinted); err != nil {
+	heard := func(kind store.Kind, key string, revision int64) {
+		d.hinted(kind, key, revision)
+		d.poller.Nudge()
+	}
+	if _, err := d.conn.OnConfig(heard); err != nil {
 		return fmt.Errorf("cannot hear hints: %w", err)
 	}
-	d.conn.OnReconnect(d.caches.DropAll)
+	d.conn.OnReconnect(func() {
+		d.caches.DropAll()
+		d.poller.Nudge()
+	})
 	return nil
 }
 

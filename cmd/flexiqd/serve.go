@@ -101,7 +101,7 @@ func (d *daemon) checkCredentials(ctx context.Context) error {
 func (d *daemon) serve(ctx context.Context) error {
 	d.run("changes", d.poller.Run)
 	d.run("progress", func(ctx context.Context) error {
-		return config.Report(ctx, d.name, d.poller.Position, d.conn.PublishProgress)
+		return config.Report(ctx, d.name, d.poller, d.conn.PublishProgress)
 	})
 	d.run("token use", d.touchTokens)
 	for _, s := range d.parts() {

@@ -67,7 +67,7 @@ func (f limitFlags) limits() bool {
 type writeFlags struct {
 	IfRevision *count `help:"Only if the quota has this revision; 0: only if there is none." placeholder:"N"`
 	Wait       bool   `help:"Return when every process enforces the change, after 5s at most."`
-	DryRun     bool   `help:"Change nothing; say what would be refused and deleted."`
+	DryRun     bool   `help:"Change nothing; show the quota as it would be, and what it would refuse and delete now."`
 	Default    bool   `help:"The installation's default quota (platform token)."`
 }
 
@@ -205,7 +205,7 @@ func (s *session) printQuota(res quotaResponse) error {
 func (s *session) quotaTable(res quotaResponse, enforced *flexiqv1.EnforcedBy, would *flexiqv1.QuotaPreview) *table {
 	t := new(table)
 	for _, f := range quota.Fields {
-		t.row(f, limitText(res.GetQuota(), f))
+		t.row(f, fieldText(res.GetQuota(), would, f))
 	}
 	t.row("revision", res.GetRevision())
 	if res.GetUpdatedAt() != nil {
@@ -219,6 +219,9 @@ func (s *session) quotaTable(res quotaResponse, enforced *flexiqv1.EnforcedBy, w
 	}
 	if would != nil {
 		t.row("dry run", "nothing was changed")
+		if would.GetInherited() {
+			t.row("would inherit", "yes, the installation's default quota")
+		}
 		for _, o := range would.GetOver() {
 			t.row("would refuse", fmt.Sprintf("%s %d, now at %d", o.GetField(), o.GetLimit(), o.GetCurrent()))
 		}
@@ -227,6 +230,22 @@ func (s *session) quotaTable(res quotaResponse, enforced *flexiqv1.EnforcedBy, w
 		}
 	}
 	return t
+}
+
+// fieldText shows a field, of a dry run as it would be, with what it is now when
+// that is something else. A quota that cannot be read is not known.
+func fieldText(now *flexiqv1.NamespaceQuota, would *flexiqv1.QuotaPreview, field string) string {
+	if would == nil {
+		return limitText(now, field)
+	}
+	text := limitText(would.GetQuota(), field)
+	switch {
+	case now == nil:
+		return text
+	case limitText(now, field) != text:
+		return text + ", now " + limitText(now, field)
+	}
+	return text
 }
 
 // limitText shows a field of a quota; 0 is a limit, and an absent one none.

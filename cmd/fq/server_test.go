@@ -134,11 +134,14 @@ func (b *backend) openServices(poller *configcache.Poller) {
 	b.config, err = config.New(cfg, config.Deps{Store: b.store, Bus: b.conn, Invalidate: b.heard, Cut: b.cut})
 	b.must(err)
 
-	_, err = b.conn.OnConfig(b.heard)
+	_, err = b.conn.OnConfig(func(kind store.Kind, key string, revision int64) {
+		b.heard(kind, key, revision)
+		poller.Nudge()
+	})
 	b.must(err)
 	b.run(poller.Run)
 	b.run(func(ctx context.Context) error {
-		return config.Report(ctx, "test", poller.Position, b.conn.PublishProgress)
+		return config.Report(ctx, "test", poller, b.conn.PublishProgress)
 	})
 	var methods []rpc.Method
 	for name, part := range map[string]interface {

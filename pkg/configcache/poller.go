@@ -20,6 +20,11 @@ const (
 	pollTimeout = time.Second
 	// pollRetry is the pause after a poll that failed.
 	pollRetry = 200 * time.Millisecond
+	// nudgeGap is the time at least from one poll to the next that is asked for, and
+	// nudgeShare times as long as it took: a burst of changes costs at most a hundred
+	// polls a second, and they fill at most a quarter of the time.
+	nudgeGap   = 10 * time.Millisecond
+	nudgeShare = 4
 	// pollPage bounds the changes of one query.
 	pollPage = 1000
 )
@@ -29,7 +34,7 @@ type Source interface {
 	Changes(ctx context.Context, since int64, limit int) (store.Changes, error)
 }
 
-// Poller asks the store once a second what changed. One serves all caches of a
+// Poller asks the store what changed, once a second and when it is nudged. One serves all caches of a
 // process. It is a [prometheus.Collector].
 type Poller struct {
 	// Log may be set before Run. It is told when polls begin to fail and when
@@ -39,6 +44,8 @@ type Poller struct {
 	src    Source
 	handle func([]store.Change)
 
+	nudged   chan struct{}             // somebody wants a poll at once
+	moved    chan struct{}             // the position is another
 	good     atomic.Pointer[time.Time] // the start of the last good poll
 	position atomic.Int64
 	polls    prometheus.Counter
@@ -55,6 +62,8 @@ func NewPoller(src Source, handle func([]store.Change)) *Poller {
 	return &Poller{
 		src:      src,
 		handle:   handle,
+		nudged:   make(chan struct{}, 1),
+		moved:    make(chan struct{}, 1),
 		polls:    counter("flexiq_config_polls_total", "Polls of the store for changes."),
 		failures: counter("flexiq_config_poll_failures_total", "Polls that failed."),
 		changes:  counter("flexiq_config_changes_total", "Changes that polls told of."),
@@ -66,15 +75,26 @@ func (p *Poller) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	failing := false
+	earliest := time.Now() // of a poll that is asked for
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
+		case <-p.nudged:
+			if failing { // it is tried again soon
+				continue
+			}
+			if wait := time.Until(earliest); wait > 0 {
+				timer.Reset(wait)
+				continue
+			}
 		}
 		started := time.Now()
 		err := p.poll(ctx, started)
-		pause := max(0, pollEvery-time.Since(started))
+		took := time.Since(started)
+		pause := max(0, pollEvery-took)
+		earliest = started.Add(max(nudgeGap, nudgeShare*took))
 		switch {
 		case err != nil && ctx.Err() == nil:
 			pause = pollRetry
@@ -87,6 +107,21 @@ func (p *Poller) Run(ctx context.Context) error {
 		}
 		failing = err != nil
 		timer.Reset(pause)
+	}
+}
+
+// Nudge asks for a poll at once, as after a hint. It does not block, and may be
+// called as often as hints come.
+func (p *Poller) Nudge() { signal(p.nudged) }
+
+// Moved has a value when the position has changed since the last one was taken.
+func (p *Poller) Moved() <-chan struct{} { return p.moved }
+
+// signal leaves one value in the channel.
+func signal(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 
@@ -108,6 +143,9 @@ func (p *Poller) poll(ctx context.Context, started time.Time) error {
 			p.handle(page.Items)
 		}
 		p.position.Store(page.Latest)
+		if page.Latest != since {
+			signal(p.moved)
+		}
 		if len(page.Items) < pollPage {
 			p.good.Store(&started)
 			return nil

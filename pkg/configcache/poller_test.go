@@ -108,6 +108,86 @@ func TestThePollerAsksOnceASecond(t *testing.T) {
 	})
 }
 
+func (j *journal) queries() int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return len(j.asked)
+}
+
+func TestANudgeIsAnsweredAtOnce(t *testing.T) {
+	j := &journal{keys: []string{"a"}}
+	polling(t, j, func(t *testing.T, p *Poller, handled func() []string) {
+		handled()
+		<-p.Moved()
+		time.Sleep(pollEvery / 2)
+		j.with(func(j *journal) { j.keys = append(j.keys, "b") })
+		p.Nudge()
+		if diff := cmp.Diff([]string{"b"}, handled()); diff != "" || p.Position() != 2 {
+			t.Errorf("at %d, (-want +got):\n%s", p.Position(), diff)
+		}
+		select {
+		case <-p.Moved():
+		default:
+			t.Error("nobody is told that the position has changed")
+		}
+		// One that comes during a poll, or right after it, is not lost: that poll may
+		// have begun too early.
+		j.with(func(j *journal) { j.delay = time.Millisecond })
+		time.Sleep(nudgeGap)
+		p.Nudge()
+		synctest.Wait()
+		j.with(func(j *journal) { j.keys = append(j.keys, "c") })
+		p.Nudge()
+		time.Sleep(nudgeGap + 2*time.Millisecond)
+		if diff := cmp.Diff([]string{"c"}, handled()); diff != "" {
+			t.Errorf("after one during a poll (-want +got):\n%s", diff)
+		}
+		before := j.queries()
+		time.Sleep(5 * pollEvery)
+		if n := j.queries() - before; n != 5 {
+			t.Errorf("%d queries in the five seconds after, want 5", n)
+		}
+		select {
+		case <-p.Moved():
+		default:
+			t.Error("nobody is told of the third change")
+		}
+		select {
+		case <-p.Moved():
+			t.Error("the position is told of although it stayed")
+		default:
+		}
+	})
+}
+
+// However many nudges come, the store is asked a bounded number of times, and
+// less often when it is slow.
+func TestAStormOfNudgesIsBounded(t *testing.T) {
+	for delay, most := range map[time.Duration]int{0: 100, 20 * time.Millisecond: 13} {
+		j := &journal{delay: delay}
+		polling(t, j, func(t *testing.T, p *Poller, _ func() []string) {
+			before := j.queries()
+			for range 1000 {
+				p.Nudge()
+				time.Sleep(time.Millisecond)
+			}
+			if n := j.queries() - before; n > most || n < most/2 {
+				t.Errorf("a store that takes %s is asked %d times in a second, want %d at most", delay, n, most)
+			}
+			j.with(func(j *journal) { j.fail = errors.New("down") })
+			time.Sleep(pollEvery)
+			before = j.queries()
+			for range 1000 {
+				p.Nudge()
+				time.Sleep(time.Millisecond)
+			}
+			if n := j.queries() - before; n > 6 {
+				t.Errorf("a store that fails is asked %d times in a second", n)
+			}
+		})
+	}
+}
+
 func TestFreshnessCountsFromTheStartOfAGoodPoll(t *testing.T) {
 	j := &journal{delay: 700 * time.Millisecond}
 	polling(t, j, func(t *testing.T, p *Poller, _ func() []string) {

@@ -103,7 +103,8 @@ func (s *Service) put(ctx context.Context, t subject, c change, raw []byte) (ans
 	return a, nil
 }
 
-// rehearse answers a dry run: the quota in force, and what the new one would do.
+// rehearse answers a dry run: the quota in force, the one that would be, and what
+// it would do.
 func (s *Service) rehearse(ctx context.Context, t subject, current store.Document, raw []byte) (answer, error) {
 	next := store.Document{Raw: raw}
 	if raw == nil { // cleared: the default quota takes over
@@ -122,5 +123,6 @@ func (s *Service) rehearse(ctx context.Context, t subject, current store.Documen
 	}
 	a, _ := t.answer(current) // one that cannot be read is what a write would repair
 	a.would = preview(q, usage[0])
+	a.would.Quota, a.would.Inherited = toProto(q), raw == nil && next.Raw != nil
 	return a, nil
 }

@@ -55,7 +55,7 @@ func newNetwork(t *testing.T) *network {
 	poller := configcache.NewPoller(n.store, func([]store.Change) {})
 	n.run(n.svc.Run)
 	n.run(poller.Run)
-	n.run(func(ctx context.Context) error { return Report(ctx, "self", poller.Position, conn.PublishProgress) })
+	n.run(func(ctx context.Context) error { return Report(ctx, "self", poller, conn.PublishProgress) })
 	endpoints, err := conn.Serve("config", n.svc.Methods(), verifier)
 	n.must(err)
 	t.Cleanup(func() { n.must(endpoints.Stop(context.Background())) })

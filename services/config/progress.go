@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// reportEvery is how often a process reports its progress.
+	// reportEvery is how often a process reports its progress at least.
 	reportEvery = time.Second
 	// goneAfter is the silence after which a process is gone.
 	goneAfter = 3 * time.Second
@@ -27,14 +27,20 @@ type standing struct {
 	Position int64  `json:"position"` // changes of the store up to here are in force in it
 }
 
-// Report publishes once a second how far a process has caught up with the
-// store's changes, until ctx ends; then it returns nil. Every process runs it,
-// whatever it serves: a write with wait returns when each has caught up.
-func Report(ctx context.Context, process string, position func() int64, publish func(report []byte)) error {
+// Position tells how far a process has caught up with the store's changes.
+type Position interface {
+	Position() int64
+	Moved() <-chan struct{} // has a value when the position has changed
+}
+
+// Report publishes a process's position once a second and whenever it changes,
+// until ctx ends; then it returns nil. Every process runs it, whatever it serves:
+// a write with wait returns when each has caught up.
+func Report(ctx context.Context, process string, position Position, publish func(report []byte)) error {
 	tick := time.NewTicker(reportEvery)
 	defer tick.Stop()
 	for {
-		text, err := json.Marshal(standing{Process: process, Position: position()})
+		text, err := json.Marshal(standing{Process: process, Position: position.Position()})
 		if err == nil { // a string and a number always marshal
 			publish(text)
 		}
@@ -42,6 +48,7 @@ func Report(ctx context.Context, process string, position func() int64, publish 
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+		case <-position.Moved():
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -52,6 +53,28 @@ func (c changed) Changes(context.Context, int64, int) (store.Changes, error) {
 	return store.Changes{Latest: c.latest}, nil
 }
 
+// standsAt is a position that a test moves.
+type standsAt struct {
+	mu    sync.Mutex
+	at    int64
+	moved chan struct{}
+}
+
+func (p *standsAt) Position() int64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.at
+}
+
+func (p *standsAt) Moved() <-chan struct{} { return p.moved }
+
+func (p *standsAt) move(to int64) {
+	p.mu.Lock()
+	p.at = to
+	p.mu.Unlock()
+	p.moved <- struct{}{}
+}
+
 func TestWait(t *testing.T) {
 	for _, c := range []struct {
 		name     string
@@ -60,7 +83,7 @@ func TestWait(t *testing.T) {
 		lagging  []string
 		within   [2]time.Duration
 	}{
-		{name: "all catch up", catchUp: 2500 * time.Millisecond, within: [2]time.Duration{2500 * time.Millisecond, 3 * time.Second}},
+		{name: "all catch up", catchUp: 2512 * time.Millisecond, within: [2]time.Duration{2512 * time.Millisecond, 2512 * time.Millisecond}},
 		{name: "one lags", lagging: []string{"other"}, within: [2]time.Duration{5 * time.Second, 5 * time.Second}},
 		{name: "the caller has less time", deadline: 3 * time.Second, lagging: []string{"other"}, within: [2]time.Duration{2800 * time.Millisecond, 2800 * time.Millisecond}},
 	} {
@@ -71,15 +94,12 @@ func TestWait(t *testing.T) {
 				defer cancel()
 				started := time.Now()
 				s.progress.listen(started)
-				go func() { _ = Report(ctx, "self", func() int64 { return 9 }, s.hearProgress) }()
-				go func() {
-					_ = Report(ctx, "other", func() int64 {
-						if c.catchUp > 0 && time.Since(started) >= c.catchUp {
-							return 10
-						}
-						return 8
-					}, s.hearProgress)
-				}()
+				go func() { _ = Report(ctx, "self", &standsAt{at: 9}, s.hearProgress) }()
+				other := &standsAt{at: 8, moved: make(chan struct{}, 1)}
+				if c.catchUp > 0 {
+					time.AfterFunc(c.catchUp, func() { other.move(10) })
+				}
+				go func() { _ = Report(ctx, "other", other, s.hearProgress) }()
 				call := ctx
 				if c.deadline > 0 {
 					var stop context.CancelFunc

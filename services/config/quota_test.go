@@ -205,10 +205,13 @@ func TestDryRun(t *testing.T) {
 
 	got := f.ok(admin, "SetQuota", `{"dry_run":true,"quota":{"max_pending":2,"enqueue_rate":"1/s","max_archived_rows":0,"max_running":0}}`)
 	f.same("would", got["would"], `{"over":[{"field":"max_pending","limit":"2","current":"2"},{"field":"max_running","limit":"0","current":"0"}],
-		"delete":[{"table":"archived","rows":"1"}]}`)
+		"delete":[{"table":"archived","rows":"1"}],"inherited":false,
+		"quota":{"max_pending":"2","on_excess":"reject","enqueue_rate":"1/s","max_running":"0","max_archived_rows":"0"}}`)
 	f.same("in force", []any{got["quota"], got["revision"]}, `[{"max_pending":"100","on_excess":"reject"}, "1"]`)
 	got = f.ok(admin, "EditQuota", `{"dry_run":true,"unset":["max_pending"]}`)
-	f.same("would", got["would"], `{"over":[],"delete":[]}`)
+	f.same("would", got["would"], `{"over":[],"delete":[],"inherited":false,"quota":{"on_excess":"reject"}}`)
+	got = f.ok(admin, "EditQuota", `{"dry_run":true,"quota":{"max_running":4}}`)
+	f.same("the whole document", got["would"].(map[string]any)["quota"], `{"max_pending":"100","on_excess":"reject","max_running":"4"}`)
 	f.ok(admin, "ClearQuota", `{"dry_run":true,"if_revision":1}`)
 	f.refused(admin, "ClearQuota", `{"dry_run":true,"if_revision":2}`, "REVISION_MISMATCH")
 	f.refused(admin, "SetQuota", `{"dry_run":true,"quota":{"max_pending":-2}}`, "INVALID_REQUEST")
@@ -223,7 +226,21 @@ func TestDryRun(t *testing.T) {
 
 	f.document("wicket", "{")
 	got = f.ok(admin, "SetQuota", `{"dry_run":true,"quota":{"max_pending":2}}`)
+	if got["quota"] != nil {
+		t.Errorf("the unreadable quota is shown as %v", got["quota"])
+	}
 	f.same("over an unreadable one", got["would"].(map[string]any)["over"], `[{"field":"max_pending","limit":"2","current":"2"}]`)
+}
+
+// A cleared namespace gets the installation's default quota, and a dry run knows it.
+func TestDryRunOfAClear(t *testing.T) {
+	f := newFixture(t)
+	admin := f.token("wicket", auth.Admin)
+	f.ok(admin, "SetQuota", `{"quota":{"max_pending":100}}`)
+	f.ok(f.platform, "SetQuota", `{"default":true,"quota":{"max_running":7}}`)
+	got := f.ok(admin, "ClearQuota", `{"dry_run":true}`)
+	f.same("would", got["would"], `{"over":[],"delete":[],"inherited":true,"quota":{"on_excess":"reject","max_running":"7"}}`)
+	f.same("in force", got["quota"], `{"max_pending":"100","on_excess":"reject"}`)
 }
 
 // A wrong field has one name, whatever is wrong with it.

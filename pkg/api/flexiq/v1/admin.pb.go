@@ -237,7 +237,7 @@ func (x *SetQuotaRequest) GetDefault() bool {
 // SetQuotaResponse answers SetQuota.
 type SetQuotaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The quota in force after the call; on_excess is always there.
+	// The quota in force after the call, with dry_run as before it; on_excess is always there.
 	Quota *NamespaceQuota `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
 	// It is the installation's default quota: the namespace has no document of its own.
 	Inherited bool `protobuf:"varint,2,opt,name=inherited,proto3" json:"inherited,omitempty"`
@@ -429,7 +429,7 @@ func (x *EditQuotaRequest) GetDefault() bool {
 // EditQuotaResponse answers EditQuota.
 type EditQuotaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The quota in force after the call; on_excess is always there.
+	// The quota in force after the call, with dry_run as before it; on_excess is always there.
 	Quota *NamespaceQuota `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
 	// It is the installation's default quota: the namespace has no document of its own.
 	Inherited bool `protobuf:"varint,2,opt,name=inherited,proto3" json:"inherited,omitempty"`
@@ -603,7 +603,7 @@ func (x *ClearQuotaRequest) GetDefault() bool {
 // ClearQuotaResponse answers ClearQuota.
 type ClearQuotaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The quota in force after the call; on_excess is always there.
+	// The quota in force after the call, with dry_run as before it; on_excess is always there.
 	Quota *NamespaceQuota `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
 	// It is the installation's default quota: the namespace has no document of its own.
 	Inherited bool `protobuf:"varint,2,opt,name=inherited,proto3" json:"inherited,omitempty"`

@@ -176,7 +176,11 @@ type QuotaPreview struct {
 	// Limits that would refuse a job now.
 	Over []*LimitReached `protobuf:"bytes,1,rep,name=over,proto3" json:"over,omitempty"`
 	// Rows that the sweeps would delete to reach the new ceilings.
-	Delete        []*TableExcess `protobuf:"bytes,2,rep,name=delete,proto3" json:"delete,omitempty"`
+	Delete []*TableExcess `protobuf:"bytes,2,rep,name=delete,proto3" json:"delete,omitempty"`
+	// The whole quota that would be in force; on_excess is always there.
+	Quota *NamespaceQuota `protobuf:"bytes,3,opt,name=quota,proto3" json:"quota,omitempty"`
+	// That would be the installation's default quota.
+	Inherited     bool `protobuf:"varint,4,opt,name=inherited,proto3" json:"inherited,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -223,6 +227,20 @@ func (x *QuotaPreview) GetDelete() []*TableExcess {
 		return x.Delete
 	}
 	return nil
+}
+
+func (x *QuotaPreview) GetQuota() *NamespaceQuota {
+	if x != nil {
+		return x.Quota
+	}
+	return nil
+}
+
+func (x *QuotaPreview) GetInherited() bool {
+	if x != nil {
+		return x.Inherited
+	}
+	return false
 }
 
 // LimitReached is one limit without room.
@@ -505,10 +523,12 @@ const file_flexiq_v1_quota_proto_rawDesc = "" +
 	"\n" +
 	"EnforcedBy\x12\x1c\n" +
 	"\tprocesses\x18\x01 \x01(\x03R\tprocesses\x12\x18\n" +
-	"\alagging\x18\x02 \x03(\tR\alagging\"k\n" +
+	"\alagging\x18\x02 \x03(\tR\alagging\"\xba\x01\n" +
 	"\fQuotaPreview\x12+\n" +
 	"\x04over\x18\x01 \x03(\v2\x17.flexiq.v1.LimitReachedR\x04over\x12.\n" +
-	"\x06delete\x18\x02 \x03(\v2\x16.flexiq.v1.TableExcessR\x06delete\"T\n" +
+	"\x06delete\x18\x02 \x03(\v2\x16.flexiq.v1.TableExcessR\x06delete\x12/\n" +
+	"\x05quota\x18\x03 \x01(\v2\x19.flexiq.v1.NamespaceQuotaR\x05quota\x12\x1c\n" +
+	"\tinherited\x18\x04 \x01(\bR\tinherited\"T\n" +
 	"\fLimitReached\x12\x14\n" +
 	"\x05field\x18\x01 \x01(\tR\x05field\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\x03R\x05limit\x12\x18\n" +
@@ -552,11 +572,12 @@ var file_flexiq_v1_quota_proto_goTypes = []any{
 var file_flexiq_v1_quota_proto_depIdxs = []int32{
 	3, // 0: flexiq.v1.QuotaPreview.over:type_name -> flexiq.v1.LimitReached
 	4, // 1: flexiq.v1.QuotaPreview.delete:type_name -> flexiq.v1.TableExcess
-	2, // [2:2] is the sub-list for method output_type
-	2, // [2:2] is the sub-list for method input_type
-	2, // [2:2] is the sub-list for extension type_name
-	2, // [2:2] is the sub-list for extension extendee
-	0, // [0:2] is the sub-list for field type_name
+	0, // 2: flexiq.v1.QuotaPreview.quota:type_name -> flexiq.v1.NamespaceQuota
+	3, // [3:3] is the sub-list for method output_type
+	3, // [3:3] is the sub-list for method input_type
+	3, // [3:3] is the sub-list for extension type_name
+	3, // [3:3] is the sub-list for extension extendee
+	0, // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_flexiq_v1_quota_proto_init() }
