@@ -141,13 +141,17 @@ func TestCallersInAClosedLoopShareTheFlushes(t *testing.T) {
 func TestAShareIsNoSmallerThanAsked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &disk{synced: make(chan error)}
-		g := New("g", 1, Options[int]{MaxTails: 1, MinShare: 4}, d.flush)
+		g := New("g", 1, Options[int]{MaxTails: 1, MinShare: 5}, d.flush)
 		var a answers
-		for i := range 6 {
+		for i := range 8 {
 			submit(t, g, "ns", i, a.of(i))
+			if i < 2 {
+				synctest.Wait() // until it is under way, alone
+			}
 		}
+		d.synced <- nil
 		synctest.Wait()
-		if diff := cmp.Diff([][]int{{0, 1, 2, 3}, {4, 5}}, d.all()); diff != "" {
+		if diff := cmp.Diff([][]int{{0}, {1}, {2, 3, 4, 5, 6}}, d.all()); diff != "" {
 			t.Errorf("flushes (-want +got):\n%s", diff)
 		}
 		close(d.synced)
