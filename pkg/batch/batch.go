@@ -273,9 +273,9 @@ func (g *Group[In, Out]) run(lane *queue[In, Out]) {
 		if len(calls) == 0 {
 			return
 		}
-		passed := false
+		f := &flight{}
 		started := time.Now()
-		outs, err := g.answer(calls, sync.OnceFunc(func() { passed = g.pass(lane) }))
+		outs, err := g.answer(calls, sync.OnceFunc(func() { g.decided(lane, f) }))
 		g.meter.flushed(len(calls), time.Since(started), err)
 		g.release(calls)
 		for i, c := range calls {
@@ -285,35 +285,55 @@ func (g *Group[In, Out]) run(lane *queue[In, Out]) {
 			}
 			g.call(c, out, err)
 		}
-		if passed && !g.resume(lane) {
+		if !g.landed(lane, f) {
 			return
 		}
 	}
 }
 
-// pass gives the lane to another goroutine, unless too many flushes of it are
-// not answered yet.
-func (g *Group[In, Out]) pass(lane *queue[In, Out]) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if lane.tails == g.opts.MaxTails {
-		return false
-	}
-	lane.tails++
-	if len(lane.turns) > 0 {
-		go g.run(lane)
-	} else {
-		lane.busy = false
-	}
-	return true
+// flight is a flush under way.
+type flight struct {
+	passed bool // it is a tail: another flush has the lane, or may
+	ended  bool
 }
 
-// resume ends a flush that passed the lane on. It reports whether this goroutine
-// is to go on with the lane.
-func (g *Group[In, Out]) resume(lane *queue[In, Out]) bool {
+// decided gives the lane to the next flush, as soon as there are not too many
+// tails.
+func (g *Group[In, Out]) decided(lane *queue[In, Out], f *flight) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	switch {
+	case f.ended: // told too late
+	case lane.tails == g.opts.MaxTails:
+		lane.holds = f
+	case g.pass(lane, f):
+		go g.run(lane)
+	}
+}
+
+// pass makes the flush that has the lane a tail. It reports whether calls wait:
+// then the caller sees to it that the lane goes on.
+func (g *Group[In, Out]) pass(lane *queue[In, Out], f *flight) bool {
+	f.passed = true
+	lane.tails++
+	lane.busy = len(lane.turns) > 0
+	return lane.busy
+}
+
+// landed ends a flush. It reports whether this goroutine is to go on with the lane.
+func (g *Group[In, Out]) landed(lane *queue[In, Out], f *flight) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	f.ended = true
+	if !f.passed {
+		lane.holds = nil
+		return true
+	}
 	lane.tails--
+	if held := lane.holds; held != nil {
+		lane.holds = nil
+		return g.pass(lane, held)
+	}
 	if !lane.busy && len(lane.turns) > 0 {
 		lane.busy = true
 		return true

@@ -32,8 +32,9 @@ type turn[In, Out any] struct {
 // get equal shares by weight, a key that comes with one call waits for at most
 // one call of each other, and a backlog costs only the key that has it.
 type queue[In, Out any] struct {
-	busy   bool // a goroutine flushes this lane
-	tails  int  // flushes that are decided and not answered
+	busy   bool    // a goroutine flushes this lane
+	tails  int     // flushes that are decided and not answered
+	holds  *flight // the flush that has the lane, when it is decided and there are too many tails
 	turns  turns[In, Out]
 	clock  int64
 	orders int64
