@@ -21,7 +21,7 @@ GENAPI      = $(GO) -C tools run ./genapi
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 .PHONY: build
 build: ## Build static binaries into bin/
@@ -29,12 +29,18 @@ build: ## Build static binaries into bin/
 
 .PHONY: test
 test: needs-cc needs-servers ## Run all tests with the race detector (PKG=./pkg/job/... for some of them)
-	CGO_ENABLED=1 $(GO) test -race $(UNCHECKED) -timeout=$(TIMEOUT) $(PKG)
+	@mkdir -p bin
+	CGO_ENABLED=1 FLEXIQ_TEST_NOT_TRIED=$(CURDIR)/bin/not-tried $(GO) test -race $(UNCHECKED) -timeout=$(TIMEOUT) $(PKG)
 	$(GO) -C tools test ./...
 	$(GO) -C bench test ./...
+	@if [ -s bin/not-tried ]; then cat bin/not-tried; fi
 
 .PHONY: race
 race: test ## The same as test
+
+.PHONY: test-clients
+test-clients: ## Let producers in every language flood one namespace (python3, node and npm, java, curl)
+	FLEXIQ_TEST_CLIENTS=all $(GO) test -count=1 -v -timeout=$(TIMEOUT) -run='^(TestClientsFloodOneNamespace|TestProducersPageShowsWhatRuns)$$' ./cmd/flexiqd
 
 .PHONY: needs-servers
 needs-servers:
@@ -76,6 +82,7 @@ lint: ## Check format, go vet, staticcheck
 	$(GO) vet -tags soak ./...
 	$(GO) -C tools vet ./...
 	$(GO) -C bench vet ./...
+	$(GO) -C docs/producers vet ./...
 	$(STATICCHECK) -tags soak ./...
 
 .PHONY: gen

@@ -28,24 +28,36 @@ func TestIsolationOverNATSFromNode(t *testing.T) {
 // installNode copies the script and installs the client that it needs.
 func installNode(t *testing.T) string {
 	t.Helper()
+	dir, why := npmInstall(t, filepath.Join("testdata", "node"))
+	if why != "" {
+		skipped(t, why)
+		t.Skipf("nothing is tried from Node: %s", why)
+	}
+	return dir
+}
+
+// npmInstall copies a folder of scripts and installs what they need. Where that
+// cannot be, it tells why.
+func npmInstall(t *testing.T, folder string) (dir, why string) {
+	t.Helper()
 	for _, program := range []string{"node", "npm"} {
 		if _, err := exec.LookPath(program); err != nil {
-			t.Skipf("there is no %s here: nothing is tried from Node", program)
+			return "", "there is no " + program + " here"
 		}
 	}
-	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS(filepath.Join("testdata", "node"))); err != nil {
+	dir = t.TempDir()
+	if err := os.CopyFS(dir, os.DirFS(folder)); err != nil {
 		t.Fatal(err)
 	}
 	npm := exec.CommandContext(t.Context(), "npm", "ci", "--no-audit", "--no-fund", "--ignore-scripts")
 	npm.Dir = dir
 	if out, err := npm.CombinedOutput(); err != nil {
 		if offline.Match(out) {
-			t.Skipf("npm reaches no registry here: nothing is tried from Node\n%s", out)
+			return "", "npm reaches no registry here"
 		}
 		t.Fatalf("npm ci: %v\n%s", err, out)
 	}
-	return dir
+	return dir, ""
 }
 
 func (in *isolation) tryNode(dir string, cases map[string]natsCase) {
