@@ -16,7 +16,7 @@ import (
 	"flexiq/pkg/store"
 )
 
-// fixture is a store with a clock of its own.
+// fixture is a store with a clock of its own, or the host's while now is zero.
 type fixture struct {
 	*testing.T
 	store.Store
@@ -62,6 +62,9 @@ func (f *fixture) close() {
 func (f *fixture) clock() time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.now.IsZero() {
+		return time.Now()
+	}
 	return f.now
 }
 

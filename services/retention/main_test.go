@@ -62,13 +62,15 @@ type said struct {
 	Rows    int64
 	Refused bool // the term was too old
 	Unknown bool // it is not known whether it happened
+	Held    bool // it waits right before a delete
 }
 
 // childRows is how many rows a child deletes at once.
 const childRows = 10
 
 // beChild sweeps while it leads. Lines on its input cut it off from the store
-// ("off") and let it back ("on"); it ends with its input.
+// ("off") and let it back ("on"), or hold it right before its next delete ("hold")
+// and let it go ("go"); it ends with its input.
 func beChild(text string) error {
 	var c child
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
@@ -92,7 +94,7 @@ func beChild(text string) error {
 		return err
 	}
 	lines := json.NewEncoder(os.Stdout)
-	st := &cuttable{Store: s, said: func(l said) { _ = lines.Encode(l) }}
+	st := &cuttable{Store: s, held: make(chan struct{}), said: func(l said) { _ = lines.Encode(l) }}
 	svc, err := New(Config{Maintenance: true, Tick: c.Tick, Lease: c.Lease},
 		Deps{Store: st, JetStream: js, Holder: c.Name, Log: zerolog.Nop()})
 	if err != nil {
@@ -102,7 +104,15 @@ func beChild(text string) error {
 	go func() {
 		defer stop()
 		for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-			st.off.Store(in.Text() == "off")
+			switch in.Text() {
+			case "off", "on":
+				st.off.Store(in.Text() == "off")
+			case "hold":
+				st.hold.Store(true)
+			case "go":
+				st.hold.Store(false)
+				st.held <- struct{}{}
+			}
 		}
 	}()
 	return svc.Run(ctx)
@@ -113,6 +123,8 @@ func beChild(text string) error {
 type cuttable struct {
 	store.Store
 	off  atomic.Bool
+	hold atomic.Bool
+	held chan struct{} // lets it go on
 	said func(said)
 }
 
@@ -154,6 +166,10 @@ func (s *cuttable) Quotas(ctx context.Context, names []string) ([]store.Document
 // stopped between its last look at the lease and the delete.
 func (s *cuttable) Trim(ctx context.Context, t store.Trim) (store.Trimmed, error) {
 	time.Sleep(10 * time.Millisecond)
+	if s.hold.Load() {
+		s.said(said{Held: true})
+		<-s.held
+	}
 	if s.off.Load() {
 		return store.Trimmed{}, errCut
 	}

@@ -53,12 +53,13 @@ type hand struct {
 	in   io.WriteCloser
 	link *link
 	read chan struct{} // closed when it said its last
+	held chan struct{} // tells that it waits right before a delete
 	term int64         // that it led under last
 }
 
 func (c *crew) spawn(name string) {
 	c.f.Helper()
-	h := &hand{crew: c, name: name, link: newLink(c.f.T, c.nats.Addr().String()), read: make(chan struct{})}
+	h := &hand{crew: c, name: name, link: newLink(c.f.T, c.nats.Addr().String()), read: make(chan struct{}), held: make(chan struct{}, 1)}
 	told := c.like
 	told.NATS, told.Name = "nats://"+h.link.address(), name
 	text, err := json.Marshal(told)
@@ -88,6 +89,9 @@ func (c *crew) spawn(name string) {
 func (c *crew) hear(h *hand, l said) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if l.Held {
+		h.held <- struct{}{}
+	}
 	if l.Leads > 0 {
 		h.term = l.Leads
 	}
@@ -145,6 +149,31 @@ func (h *hand) say(line string) {
 	h.crew.f.must(err)
 }
 
+// freeze stops the process. On SQLite it does so right before a delete: stopped in
+// the middle of one it would hold the file's lock, and everybody's writes with it.
+func (h *hand) freeze() {
+	if h.crew.f.in.Kind == "sqlite" {
+		h.say("hold")
+		for wait := time.Tick(time.Second); ; {
+			select {
+			case <-h.held:
+			case <-wait: // it had deleted everything before it heard
+				h.crew.f.shed(trialNamespace, childRows)
+				continue
+			}
+			break
+		}
+	}
+	h.signal(syscall.SIGSTOP)
+}
+
+func (h *hand) thaw() {
+	h.signal(syscall.SIGCONT)
+	if h.crew.f.in.Kind == "sqlite" {
+		h.say("go")
+	}
+}
+
 // way is a way to disturb a leader, and to let it be again.
 type way struct {
 	name          string
@@ -152,7 +181,7 @@ type way struct {
 }
 
 var ways = []way{
-	{"SIGSTOP", func(h *hand) { h.signal(syscall.SIGSTOP) }, func(h *hand) { h.signal(syscall.SIGCONT) }},
+	{"SIGSTOP", (*hand).freeze, (*hand).thaw},
 	{"SIGKILL", func(h *hand) { h.kill(); h.crew.missed(h) }, func(h *hand) { h.crew.spawn(h.name) }},
 	{"cut off from NATS", func(h *hand) { h.link.set(true) }, func(h *hand) { h.link.set(false) }},
 	{"cut off from the store", func(h *hand) { h.say("off") }, func(h *hand) { h.say("on") }},
