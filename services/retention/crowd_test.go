@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"flexiq/pkg/job"
+	"flexiq/pkg/quota"
 	"flexiq/pkg/store"
 	"flexiq/pkg/testkit"
 )
@@ -48,32 +49,19 @@ const big = "silo"
 
 func (c *crowd) other(i int) string { return fmt.Sprintf("tenant %03d", i) }
 
-// fill archives n jobs of a namespace.
-func (c *crowd) fill(ns string, n int) {
-	c.f.Helper()
-	for n > 0 {
-		part := min(n, job.MaxBatch)
-		c.f.enqueue(ns, part, "x")
-		for more := true; more; {
-			got, err := c.f.Cancel(c.f.Context(), ns, store.Selection{}, job.MaxBatch)
-			c.f.must(err)
-			more = got.More
-		}
-		n -= part
-	}
-}
-
 // run sweeps until all are at their ceilings.
 func (c *crowd) run() ledger {
 	c.f.Helper()
-	read := c.f.in.record(c.f.T, store.Archive)
+	read := c.f.in.record(c.f.T, store.DeadLetters)
 	c.claims = map[bool][]time.Duration{}
-	for i := range c.others {
-		c.f.limit(c.other(i), archived(int64(c.otherKeep)))
-		c.fill(c.other(i), c.otherKeep+c.otherOver)
+	fill := func(ns string, n, keep int) {
+		c.f.limit(ns, quota.Quota{MaxPending: num(0), OnExcess: quota.Drop, MaxDeadRows: num(int64(keep))})
+		c.f.enqueue(ns, n, "x") // and shed
 	}
-	c.f.limit(big, archived(int64(c.keep)))
-	c.fill(big, c.keep+c.over)
+	for i := range c.others {
+		fill(c.other(i), c.otherKeep+c.otherOver, c.otherKeep)
+	}
+	fill(big, c.keep+c.over, c.keep)
 	ctx, stop := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	group.Go(func() { c.arrive(ctx) })
@@ -123,7 +111,7 @@ func (c *crowd) sweep() {
 func (c *crowd) rows(ns string) int64 {
 	u, err := c.f.Usage(context.Background(), []string{ns})
 	c.f.must(err)
-	return u[0].Archived
+	return u[0].Dead
 }
 
 // swept looks at what a sweep left.
@@ -142,34 +130,32 @@ func (c *crowd) swept(took time.Duration) {
 	}
 	usages, err := c.f.Usage(context.Background(), names)
 	c.f.must(err)
-	if !slices.ContainsFunc(usages, func(u store.Usage) bool { return u.Archived > int64(c.otherKeep) }) {
+	if !slices.ContainsFunc(usages, func(u store.Usage) bool { return u.Dead > int64(c.otherKeep) }) {
 		c.othersDone = c.sweeps
 	}
 }
 
-// arrive finishes jobs of the big namespace.
+// arrive makes rows of the big namespace.
 func (c *crowd) arrive(ctx context.Context) {
 	const parts = 10 // a second
 	for tick := time.Tick(time.Second / parts); ctx.Err() == nil; <-tick {
-		c.round(big, c.rate/parts)
+		c.f.enqueue(big, c.rate/parts, "x")
 	}
 }
 
-// round enqueues jobs, claims and completes them, and tells how long the claim took.
-func (c *crowd) round(ns string, n int) time.Duration {
+// round enqueues a job, claims and completes it, and tells how long the claim took.
+func (c *crowd) round(ns string) time.Duration {
 	ctx := context.Background()
 	docs, err := c.f.Quotas(ctx, []string{ns})
 	c.f.check(err)
 	call := store.Call{Namespace: ns, Stamp: docs[0].Stamp, Origin: job.OriginEnqueue, By: "tester"}
-	for range n {
-		sp := job.Spec{ID: uuid.Must(uuid.NewV7()).String(), Task: "t", Form: job.Bytes}
-		c.f.check(sp.Normalize("job", job.DefaultMaxPayload))
-		call.Jobs = append(call.Jobs, sp)
-	}
+	sp := job.Spec{ID: uuid.Must(uuid.NewV7()).String(), Task: "t", Form: job.Bytes}
+	c.f.check(sp.Normalize("job", job.DefaultMaxPayload))
+	call.Jobs = append(call.Jobs, sp)
 	_, err = c.f.Admit(ctx, []store.Call{call})
 	c.f.check(err)
 	began := time.Now()
-	_, grants, err := c.f.Turn(ctx, nil, []store.Want{{Namespace: ns, Max: n, LeaseFor: time.Minute, Worker: "w", Stamp: docs[0].Stamp}})
+	_, grants, err := c.f.Turn(ctx, nil, []store.Want{{Namespace: ns, Max: 1, LeaseFor: time.Minute, Worker: "w", Stamp: docs[0].Stamp}})
 	took := time.Since(began)
 	c.f.check(err)
 	var ends []store.Settlement
@@ -188,7 +174,7 @@ func (c *crowd) claim(ctx context.Context, ns string) {
 	var taken [2][]time.Duration
 	for tick := time.Tick(c.claimEvery); ctx.Err() == nil; <-tick {
 		sweeping := c.sweeping.Load()
-		took := c.round(ns, 1)
+		took := c.round(ns)
 		if c.sweeping.Load() != sweeping {
 			continue
 		}

@@ -159,26 +159,3 @@ func TestBlockedRetriesStarveNobody(t *testing.T) {
 		}
 	})
 }
-
-func TestPace(t *testing.T) {
-	t.Parallel()
-	p := newPace(500)
-	steps := []struct {
-		took   time.Duration
-		failed bool
-		want   int
-	}{
-		{time.Millisecond, false, 500}, {slow, false, 250}, {time.Second, false, 125}, {slow - 1, false, 125},
-		{time.Millisecond, true, 62}, {time.Minute, false, 31}, {time.Minute, false, 25}, {time.Minute, false, 25},
-		{fast, false, 50}, {0, false, 100}, {0, false, 200}, {fast + 1, false, 200}, {0, false, 400}, {0, false, 500},
-	}
-	for i, s := range steps {
-		if p.took(s.took, s.failed); p.rows != s.want {
-			t.Fatalf("step %d: %d rows, want %d", i, p.rows, s.want)
-		}
-	}
-	small := newPace(3)
-	if small.took(time.Minute, false); small.rows != 3 {
-		t.Errorf("%d rows of a bound of 3", small.rows)
-	}
-}

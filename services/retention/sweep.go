@@ -65,6 +65,7 @@ type sweeper struct {
 	retryFrom map[string]string         // by namespace: behind those whose keys were held
 
 	pace    *pace
+	rest    time.Duration    // before the next delete
 	report  report           // of the present sweep
 	account account          // of it, by namespace
 	more    map[history]bool // tables that had more rows to delete when they were last at it
@@ -111,7 +112,7 @@ func (s *sweeper) sweep(ctx context.Context) (report, error) {
 	if s.pace == nil {
 		s.pace = newPace(s.bounds.rows)
 	}
-	s.report, s.account, s.more, s.began = report{}, account{}, map[history]bool{}, time.Now()
+	s.report, s.account, s.more, s.began, s.rest = report{}, account{}, map[history]bool{}, time.Now(), 0
 	defer func() {
 		for at := range s.more {
 			s.account.change(at.namespace, func(c *wire.SweepCounts) { c.Left = true })
@@ -250,6 +251,9 @@ func (s *sweeper) batch(ctx context.Context, t task) (*task, error) {
 	if s.failed[t.namespace] {
 		return nil, nil
 	}
+	if !wait(ctx, s.rest) {
+		return nil, ctx.Err()
+	}
 	if err := s.guard(ctx); err != nil {
 		return nil, err
 	}
@@ -257,7 +261,7 @@ func (s *sweeper) batch(ctx context.Context, t task) (*task, error) {
 	done, err := ask(ctx, s, func(ctx context.Context) (store.Trimmed, error) {
 		return s.store.Trim(ctx, t.trim(s.term, s.pace.rows))
 	})
-	s.pace.took(time.Since(started), err != nil && !errors.Is(err, store.ErrStale))
+	s.rest = s.pace.took(time.Since(started), err != nil && !errors.Is(err, store.ErrStale))
 	switch {
 	case errors.Is(err, store.ErrStale):
 		return s.reload(ctx, t)
