@@ -78,7 +78,30 @@ func lanesOf(columns, array, where string) string {
 // A lane's front is exact, so each lane whose front is due has a due job, and the first n
 // due jobs are in the first n lanes by rank and front. One more of each than there is room for
 // costs nothing and is not taken.
-var claimJobs = statement(`with picked as materialized (
+var claimJobs = statement(`with ` + pickedJobs + `, taken as (
+		update flexiq.jobs set ` + taking + `, lease_expires = $11 + least(p.lease_for, timeout / 1000), worker = p.worker
+		from (select at, n, tid, lease_for, worker from picked where fits) p where jobs.ctid = p.tid
+		returning p.at, p.n, lease, lease_expires, ` + takenColumns + payloadColumns + `
+	)
+	` + takenWithPayloads + ` order by t.at, t.n`)
+
+// claimForOne is claimJobs for one want. It takes the picked rows in one scan,
+// where the join opens the table again for each of them.
+var claimForOne = statement(`with ` + pickedJobs + `, taken as (
+		update flexiq.jobs set ` + taking + `, lease_expires = $11 + least(($7::bigint[])[1], timeout / 1000), worker = ($3::text[])[1]
+		where ctid = any(array(select tid from picked where fits))
+		returning ($1::int[])[1] as at, 0::bigint as n, lease, lease_expires, ` + takenColumns + payloadColumns + `
+	)
+	` + takenWithPayloads + ` order by t.rank, t.run_at, t.id`)
+
+const (
+	taking            = `state = 1, attempt = attempt + 1, started_at = $11, lease = gen_random_uuid(), cancelled = false`
+	takenWithPayloads = `select t.*, b.body from taken t
+		left join lateral (select body from flexiq.payloads where ns = t.ns and id = t.id and t.aside > 0 limit 1) b on true`
+)
+
+// pickedJobs are the jobs of each want, in order, and whether it may have them.
+var pickedJobs = `picked as materialized (
 		select w.*, p.tid, p.n, p.n <= w.room and (p.n = 1 or w.bytes = 0 or p.total <= w.bytes) as fits
 		from (
 			select w.*, least(w.most, greatest(w.max_running - coalesce(c.running, 0), 0)) as room
@@ -100,15 +123,7 @@ var claimJobs = statement(`with picked as materialized (
 			) j
 			order by l.rank, j.run_at, j.id limit w.room
 		) p
-	), taken as (
-		update flexiq.jobs set state = 1, attempt = attempt + 1, started_at = $11, lease = gen_random_uuid(),
-			lease_expires = $11 + least(p.lease_for, timeout / 1000), worker = p.worker, cancelled = false
-		from (select at, n, tid, lease_for, worker from picked where fits) p where jobs.ctid = p.tid
-		returning p.at, p.n, lease, lease_expires, ` + takenColumns + payloadColumns + `
-	)
-	select t.*, b.body from taken t
-	left join lateral (select body from flexiq.payloads where ns = t.ns and id = t.id and t.aside > 0 limit 1) b on true
-	order by t.at, t.n`)
+	)`
 
 // takenColumns are liveColumns where worker alone would be ambiguous.
 const takenColumns = commonColumns + `, state, 0::bigint as finished_at, jobs.worker, ''::text as dead_metadata, auto_retries`
@@ -130,7 +145,11 @@ func dueAndNext(array, now string) string {
 // write queues the claims.
 func (c *claims) write(b *batch, now time.Time) {
 	for _, r := range c.rounds {
-		b.each(claimJobs, func(scan func(...any) error) error {
+		claim := claimJobs
+		if len(r.at) == 1 {
+			claim = claimForOne
+		}
+		b.each(claim, func(scan func(...any) error) error {
 			_, _, err := c.take(scan)
 			return err
 		}, r.at, r.ns, r.worker, r.most, r.bytes, r.running, r.lease, r.from, r.to, r.queues, micros(now))
