@@ -110,24 +110,24 @@ func (c crowd) run(t *testing.T, d *daemon) (jobs int, took time.Duration) {
 // No backlog and no cap of some namespaces starves the others that one worker
 // serves.
 func TestOneWorkerServesAllItsNamespacesByTurns(t *testing.T) {
-	home(t)
-	d := inProcess(t)
-	c := crowd{big: 3, small: 17, backlog: 300, slots: 4, hold: 5 * time.Millisecond}
-	jobs, _ := c.run(t, d)
-	// A turn gives a big namespace no more than the slots, so a round of all turns
-	// is bounded, and everybody's first is in the first rounds.
-	if most := 4 * (c.big*c.slots + c.small); jobs > most {
-		t.Errorf("the last namespace started after %d jobs, want at most %d", jobs, most)
-	}
+	eachStore(t, func(t *testing.T, s kept) {
+		c := crowd{big: 3, small: 17, backlog: 300, slots: 4, hold: 5 * time.Millisecond}
+		jobs, _ := c.run(t, inProcess(t, s.args...))
+		// A turn gives a big namespace no more than the slots, so a round of all turns
+		// is bounded, and everybody's first is in the first rounds.
+		if most := 4 * (c.big*c.slots + c.small); jobs > most {
+			t.Errorf("the last namespace started after %d jobs, want at most %d", jobs, most)
+		}
+	})
 }
 
 // Delayed jobs wait as pending, each runs once and not before its time, and a
 // restart changes nothing.
 func TestDelayedJobsSurviveRestarts(t *testing.T) {
-	dir := home(t)
-	args := []string{"--data-dir=" + filepath.Join(dir, "d"), "--nats-listen=127.0.0.1:" + testkit.FreePort(t), "--http-listen=127.0.0.1:" + testkit.FreePort(t)}
-	d := delays{jobs: 20, first: 200 * time.Millisecond, last: 2500 * time.Millisecond, restarts: []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond}}
-	d.run(t, filepath.Join(dir, "d"), args)
+	eachStore(t, func(t *testing.T, s kept) {
+		d := delays{jobs: 20, first: 200 * time.Millisecond, last: 2500 * time.Millisecond, restarts: []time.Duration{500 * time.Millisecond, 1500 * time.Millisecond}}
+		d.run(t, s)
+	})
 }
 
 // delays is jobs whose times are spread evenly, and when the server restarts.
@@ -137,7 +137,8 @@ type delays struct {
 	restarts    []time.Duration
 }
 
-func (d delays) run(t *testing.T, dir string, args []string) (late []time.Duration) {
+func (d delays) run(t *testing.T, s kept) (late []time.Duration) {
+	dir, args := restartable(t, s)
 	p := spawn(t, args...)
 	c := dial(t, dir, "default", "")
 	ctx := t.Context()
@@ -180,6 +181,15 @@ func (d delays) run(t *testing.T, dir string, args []string) (late []time.Durati
 	}
 	p.terminate(t)
 	return late
+}
+
+// restartable are the data folder and the options of a daemon that comes back
+// where it was.
+func restartable(t *testing.T, s kept) (dir string, args []string) {
+	dir = filepath.Join(t.TempDir(), "d")
+	return dir, append([]string{
+		"--data-dir=" + dir, "--nats-listen=127.0.0.1:" + testkit.FreePort(t), "--http-listen=127.0.0.1:" + testkit.FreePort(t),
+	}, s.args...)
 }
 
 // runWorker tells a copy of the test binary to be a worker: the server, the
@@ -340,17 +350,20 @@ func (p deploy) run(t *testing.T, d *daemon) {
 // Workers that are stopped and killed in turn lose no job and freeze none, and
 // start nothing after SIGTERM.
 func TestDeployOfWorkersLosesNothing(t *testing.T) {
-	home(t)
-	deploy{jobs: 60, workers: 3, rounds: 2, hold: 150 * time.Millisecond, patience: 100 * time.Millisecond, drain: 3 * testkit.Patience}.run(t, inProcess(t))
+	eachStore(t, func(t *testing.T, s kept) {
+		p := deploy{jobs: 60, workers: 3, rounds: 2, hold: 150 * time.Millisecond, patience: 100 * time.Millisecond, drain: 3 * testkit.Patience}
+		p.run(t, inProcess(t, s.args...))
+	})
 }
 
 // What runs while the server and its NATS are restarted settles afterwards, with
 // the lease it has.
-func TestRunningJobsOutliveARestart(t *testing.T) {
-	dir := home(t)
-	args := []string{"--data-dir=" + filepath.Join(dir, "d"), "--nats-listen=127.0.0.1:" + testkit.FreePort(t), "--http-listen=127.0.0.1:" + testkit.FreePort(t)}
+func TestRunningJobsOutliveARestart(t *testing.T) { eachStore(t, outliveRestart) }
+
+func outliveRestart(t *testing.T, s kept) {
+	dir, args := restartable(t, s)
 	p := spawn(t, args...)
-	c := dial(t, filepath.Join(dir, "d"), "default", "")
+	c := dial(t, dir, "default", "")
 	w, err := client.NewWorker(client.WorkerOptions{Slots: 8, MaxJobs: 8}, c)
 	if err != nil {
 		t.Fatal(err)

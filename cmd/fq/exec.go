@@ -35,7 +35,8 @@ type command struct {
 func (c command) run(ctx context.Context, t *client.Task) error {
 	cmd := exec.CommandContext(ctx, "sh", "-c", c.line)
 	cmd.Env = append(c.env(),
-		"FLEXIQ_JOB_ID="+t.ID(), "FLEXIQ_TASK="+t.Name(), "FLEXIQ_ATTEMPT="+strconv.Itoa(t.Attempt()))
+		"FLEXIQ_JOB_ID="+t.ID(), "FLEXIQ_TASK="+t.Name(), "FLEXIQ_ATTEMPT="+strconv.Itoa(t.Attempt()),
+		"FLEXIQ_NAMESPACE="+t.Job().GetNamespace())
 	cmd.Stdin = bytes.NewReader(t.Input())
 	var out headBuffer
 	var tail tailBuffer

@@ -13,6 +13,7 @@ import (
 
 type workCmd struct {
 	Exec    string        `help:"Command for each job: sh -c CMD, with the job's input on standard input. Exit 0 completes it, with standard output as its result; 100 makes it dead; anything else fails it, with the end of standard error." required:"" placeholder:"CMD"`
+	With    []string      `help:"Saved context of another namespace to work for with the same slots, by turns; may be repeated." sep:"none" placeholder:"CONTEXT"`
 	Queue   []string      `help:"Queue to take from; may be repeated (default: all)." sep:"none"`
 	Slots   many          `help:"Jobs to run at once." default:"10"`
 	Name    string        `help:"Name that operators see."`
@@ -26,7 +27,7 @@ func (cmd *workCmd) Run(s *session) error {
 	if cmd.Grace < 0 {
 		return usagef("--grace must not be negative")
 	}
-	c, hangUp, err := s.dial(ofNamespace)
+	clients, hangUp, err := cmd.dial(s)
 	if err != nil {
 		return err
 	}
@@ -36,7 +37,7 @@ func (cmd *workCmd) Run(s *session) error {
 	w, err := client.NewWorker(client.WorkerOptions{
 		Queues: cmd.Queue, Slots: int(cmd.Slots), Name: cmd.Name, LeaseFor: cmd.Lease, Grace: graceOf(cmd.Grace),
 		Drain: cmd.Drain, MaxJobs: int64(cmd.MaxJobs), Log: log,
-	}, c)
+	}, clients...)
 	if err != nil {
 		return err
 	}
@@ -59,6 +60,40 @@ func (cmd *workCmd) Run(s *session) error {
 		err = fmt.Errorf("%d outcomes came too late to count: those jobs run again, or have", stats.Lost)
 	}
 	return err
+}
+
+// dial connects to each namespace that is worked for.
+func (cmd *workCmd) dial(s *session) (clients []*client.Client, hangUp func(), err error) {
+	if s.As != "" && len(cmd.With) > 0 {
+		return nil, nil, usagef("--with cannot be used together with --as: each context has its own token")
+	}
+	var ends []func()
+	hangUp = func() {
+		for _, end := range ends {
+			end()
+		}
+	}
+	one := func(s *session) error {
+		c, end, err := s.dial(ofNamespace)
+		if err != nil {
+			return err
+		}
+		clients, ends = append(clients, c), append(ends, end)
+		return nil
+	}
+	err = one(s)
+	for _, name := range cmd.With {
+		if err == nil {
+			other := *s
+			other.Context, other.Server, other.CAFile = name, "", ""
+			err = one(&other)
+		}
+	}
+	if err != nil {
+		hangUp()
+		return nil, nil, err
+	}
+	return clients, hangUp, nil
 }
 
 // graceOf: the client's zero value means its default.

@@ -37,6 +37,7 @@ type shift struct {
 	current  map[holding]*attempt  // the newest attempt of each job
 	giving   int                   // jobs being given back that never took a slot
 	started  int64                 // jobs that were started
+	ending   int                   // attempts whose handlers have returned
 	usual    time.Duration         // what a job takes, by the last ones; 0: none has ended
 	closed   bool                  // nothing starts any more
 
@@ -215,6 +216,9 @@ func (s *shift) run(ctx context.Context, a *attempt) {
 func (s *shift) conclude(a *attempt, t *Task, err, cause error) {
 	s.mu.Lock()
 	a.handled = true
+	if !a.abandoned {
+		s.ending++
+	}
 	if s.usual == 0 {
 		s.usual = a.took
 	}
@@ -239,6 +243,9 @@ func (s *shift) drop(a *attempt) {
 	defer s.mu.Unlock()
 	key := holding{a.src.index, a.job.GetId()}
 	delete(s.attempts, a)
+	if a.handled && !a.abandoned {
+		s.ending--
+	}
 	if s.current[key] == a {
 		delete(s.current, key)
 	}

@@ -15,10 +15,9 @@ const (
 	// when there are more sources than slots. One job is always a turn.
 	turnTime = 20 * time.Millisecond
 
-	// A source that had nothing is left out of the turns while others have work,
-	// for so long for each source there is, within the bounds, and for twice as
-	// long each time that it has nothing again. So claims in vain stay few however
-	// many sources there are.
+	// While others have work, a source that had nothing rests for so long for each
+	// source there is, within the bounds, and for twice as long each time that it
+	// has nothing again. So claims in vain stay few however many sources there are.
 	restEach = 10 * time.Millisecond
 	minRest  = time.Second
 	maxRest  = 4 * time.Second
@@ -37,7 +36,8 @@ type stance uint8
 const (
 	ready   stance = iota // it stands in the line
 	asking                // a claim that does not wait is under way; slots are kept for it
-	resting               // it had nothing, or failed
+	resting               // it had nothing, and no poll waits for it yet
+	failing               // it rests because its last claim failed
 	parked                // a poll waits for its work
 	given                 // it is given up
 )
@@ -49,7 +49,6 @@ type place struct {
 	most     int                // jobs to ask for: what it had lately, and one more
 	vain     int                // claims in a row that brought nothing
 	until    time.Time          // when its rest ends
-	failing  bool               // it rests because its last claim failed
 	withdraw context.CancelFunc // of the poll that waits
 	sent     int64              // how many jobs had started as the poll began, -1 when one ran
 	still    int64              // the same, of the last poll that was answered with nothing; -1: none
@@ -59,10 +58,11 @@ type place struct {
 // them; claims are carried out by others.
 //
 // A source with work is asked in its turn, for a share of the free slots or, as
-// long as its jobs are short, for what it had lately. One that has nothing rests
-// while others have work. When there are more slots than work, a poll waits for
-// each source that has none; what such polls bring at once beyond the slots is
-// given back.
+// long as its jobs are short, for what it had lately. A poll waits for each source
+// that has none, at the latest when it has rested, while others have work. What
+// such polls bring beyond the free slots is given back, and when every slot has
+// been busy for a while they are withdrawn: then a source that has rested is asked
+// in its turn.
 type turns struct {
 	s       *shift
 	answers chan found
@@ -101,7 +101,7 @@ func (t *turns) run(ctx context.Context) error {
 		s := t.s
 		s.mu.Lock()
 		room, held, started, enough, changed := s.room(), !s.idle(), s.started, s.enough(), s.changed
-		usual := s.usual
+		pace := pace{usual: s.usual, ending: s.ending}
 		s.mu.Unlock()
 		if ctx.Err() != nil || enough || t.counts[given] == len(s.sources) {
 			return t.failure()
@@ -110,12 +110,17 @@ func (t *turns) run(ctx context.Context) error {
 			return t.failure()
 		}
 		now := time.Now()
-		t.rested(now)
-		sent := started
-		if held {
-			sent = -1
+		var park func(*source)
+		if room > 0 {
+			sent := started
+			if held {
+				sent = -1
+			}
+			park = t.parker(own, room, sent)
 		}
-		t.fill(own, room, usual, sent, now)
+		t.rested(now, park)
+		t.fill(own, room, pace)
+		t.spare(now, park)
 		timer.Reset(t.nextLook(now))
 		select {
 		case f := <-t.answers:
@@ -170,22 +175,23 @@ func (t *turns) set(src *source, to stance) {
 	}
 }
 
-// rested puts those whose rest is over into the line.
-func (t *turns) rested(now time.Time) {
+// rested ends the rests that are over: while slots are free a poll is to wait,
+// else the source stands in the line again.
+func (t *turns) rested(now time.Time, park func(*source)) {
 	if t.wakeAt.IsZero() || now.Before(t.wakeAt) {
 		return
 	}
 	t.wakeAt = time.Time{}
 	for _, src := range t.s.sources {
-		if src.place.stance != resting {
-			continue
-		}
-		if now.Before(src.place.until) {
+		switch at := src.place.stance; {
+		case at != resting && at != failing:
+		case now.Before(src.place.until):
 			t.wake(src.place.until)
-			continue
+		case at == resting && park != nil:
+			park(src)
+		default:
+			t.set(src, ready)
 		}
-		src.place.failing = false
-		t.set(src, ready)
 	}
 }
 
@@ -195,25 +201,46 @@ func (t *turns) wake(at time.Time) {
 	}
 }
 
-// fill claims for the free slots: by turns, and when nobody is left in the line
-// by polls that wait.
-func (t *turns) fill(ctx context.Context, room int, usual time.Duration, sent int64, now time.Time) {
-	room -= t.kept
+// pace is how fast jobs go.
+type pace struct {
+	usual  time.Duration // of a job; 0: unknown
+	ending int           // jobs that are being settled
+}
+
+// fill claims for the free slots by turns. A turn of several short jobs is not
+// cut down to one that a single free slot has room for, when more are about to
+// be free.
+func (t *turns) fill(ctx context.Context, free int, p pace) {
+	room := free - t.kept
 	for room > 0 && len(t.line) > 0 {
 		src := t.line[0]
+		n := t.share(src, room, p.usual)
+		if n > room && t.kept+p.ending > 0 {
+			break
+		}
+		n = min(n, room)
 		t.line = t.line[1:]
-		n := t.share(src, room, usual)
 		src.place.kept = n
 		t.kept += n
 		room -= n
 		t.set(src, asking)
 		t.send(ctx, src, n, 0)
 	}
+}
+
+// spare lets polls wait when nobody stands in the line and slots are free, which
+// park tells, and withdraws them when none has been for a while.
+func (t *turns) spare(now time.Time, park func(*source)) {
 	switch {
-	case room > 0:
+	case park != nil:
 		t.busy = time.Time{}
-		if t.counts[resting] > 0 {
-			t.park(ctx, room, sent)
+		if len(t.line) > 0 || t.counts[resting] == 0 {
+			return
+		}
+		for _, src := range t.s.sources {
+			if src.place.stance == resting {
+				park(src)
+			}
 		}
 	case t.busy.IsZero():
 		t.busy = now
@@ -226,33 +253,29 @@ func (t *turns) fill(ctx context.Context, room int, usual time.Duration, sent in
 	}
 }
 
-// share is how many jobs a source is asked for.
+// share is how many jobs a source is to be asked for: more than there is room
+// for when its jobs are short.
 func (t *turns) share(src *source, room int, usual time.Duration) int {
-	fair := room / (len(t.line) + 1)
-	short := 1
+	fair, short := room/len(t.line), 1
 	if usual > 0 {
-		short = int(min(turnTime/usual, maxClaim))
+		short = int(min(turnTime/usual, time.Duration(max(1, t.s.w.opts.Slots/4))))
 	}
-	return min(room, maxClaim, max(1, fair, min(short, max(src.place.most, t.expect))))
+	return min(maxClaim, max(1, fair, min(short, max(src.place.most, t.expect))))
 }
 
-// park lets a poll wait for each source that rests for want of work.
-func (t *turns) park(ctx context.Context, room int, sent int64) {
-	wait := t.s.w.opts.Wait
-	if !t.s.w.opts.Drain {
-		wait = min(maxWait, max(wait, waitEach*time.Duration(len(t.s.sources))))
-		wait -= rand.N(wait/4 + 1) // so that they do not all end together
-	}
-	share := max(1, room/len(t.s.sources))
-	for _, src := range t.s.sources {
-		if src.place.stance != resting || src.place.failing {
-			continue
+// parker returns what lets a poll wait for a source.
+func (t *turns) parker(ctx context.Context, free int, sent int64) func(*source) {
+	return func(src *source) {
+		wait := t.s.w.opts.Wait
+		if !t.s.w.opts.Drain {
+			wait = min(maxWait, max(wait, waitEach*time.Duration(len(t.s.sources))))
+			wait -= rand.N(wait/4 + 1) // so that they do not all end together
 		}
 		src.place.sent = sent
 		t.set(src, parked)
 		var own context.Context
 		own, src.place.withdraw = context.WithCancel(ctx)
-		t.send(own, src, share, wait)
+		t.send(own, src, max(1, free/len(t.s.sources)), wait)
 	}
 }
 
@@ -280,23 +303,20 @@ func (t *turns) take(f found) {
 	switch got := len(f.jobs); {
 	case src.failure != nil:
 		t.set(src, given)
+	case fault.Is(f.err, fault.Cancelled): // withdrawn
+		t.pause(src, resting, t.rest(0))
 	case f.err != nil:
-		p.failing = !fault.Is(f.err, fault.Cancelled) // else it was withdrawn
-		pause := t.rest(0)
-		if p.failing {
-			pause = src.pause.length()
-		}
-		t.setResting(src, pause)
+		t.pause(src, failing, src.pause.length())
 	case got == 0:
 		if waited {
 			p.still = p.sent
 		}
 		p.most = 1
-		t.setResting(src, t.rest(p.vain))
+		t.pause(src, resting, t.rest(p.vain))
 		p.vain++
 	case !waited && got < asked: // it has given all it had
 		p.most, p.vain, t.expect = got+1, 0, got+1
-		t.setResting(src, t.rest(0))
+		t.pause(src, resting, t.rest(0))
 	default:
 		p.vain = 0
 		if !waited {
@@ -306,10 +326,10 @@ func (t *turns) take(f found) {
 	}
 }
 
-func (t *turns) setResting(src *source, pause time.Duration) {
-	src.place.until = time.Now().Add(pause)
+func (t *turns) pause(src *source, as stance, d time.Duration) {
+	src.place.until = time.Now().Add(d)
 	t.wake(src.place.until)
-	t.set(src, resting)
+	t.set(src, as)
 }
 
 // rest is how long a source rests that had nothing so often before.
