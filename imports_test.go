@@ -28,7 +28,7 @@ var (
 	pure     = []string{"pkg/namespace", "pkg/fault", "pkg/quota", "pkg/job", "pkg/schedule"}
 	contract = []string{"pkg/store", "pkg/store/admit"}
 	means    = []string{
-		"pkg/auth", "pkg/rpc", "pkg/bus", "pkg/configcache", "pkg/lease", "pkg/batch", "pkg/telemetry", "pkg/wire", "pkg/api/...",
+		"pkg/auth", "pkg/rpc", "pkg/bus", "pkg/configcache", "pkg/lease", "pkg/batch", "pkg/telemetry", "pkg/wire", "pkg/events", "pkg/api/...",
 	}
 	servers   = []string{"github.com/nats-io/nats-server/v2/..."}
 	databases = []string{"zombiezen.com/...", "modernc.org/...", "github.com/jackc/...", "github.com/redis/..."}

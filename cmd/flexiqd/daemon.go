@@ -22,6 +22,7 @@ import (
 	"flexiq/pkg/auth/embedded"
 	"flexiq/pkg/bus"
 	"flexiq/pkg/configcache"
+	"flexiq/pkg/events"
 	"flexiq/pkg/rpc"
 	"flexiq/pkg/store"
 	"flexiq/pkg/telemetry"
@@ -60,6 +61,7 @@ type daemon struct {
 	nats          *server.Server          // nil with an outside NATS server
 	callout       *callout.Authenticator  // nil unless it authenticates for an outside NATS server
 	conn          *bus.Conn
+	events        *events.Publisher
 
 	admission    *admission.Service
 	dispatchgate *dispatchgate.Service
@@ -174,6 +176,7 @@ func (d *daemon) openBus(ctx context.Context) error {
 			return err
 		}
 		d.nats, d.natsURL, o.InProcess = s, d.cert.address("nats", s.Addr().String()), s
+		o.Interest = func(subject string) bool { return s.GlobalAccount().Interest(subject) > 0 }
 	} else {
 		o.URL, o.CAFile, o.CredsFile, d.natsURL = d.opts.NATSURL, d.opts.TLSCA, d.opts.NATSCreds, d.opts.NATSURL
 	}
@@ -182,6 +185,9 @@ func (d *daemon) openBus(ctx context.Context) error {
 		return fmt.Errorf("cannot connect to NATS: %w", err)
 	}
 	d.conn = conn
+	if d.events, err = events.Start(conn, d.log, d.reg); err != nil {
+		return err
+	}
 	if d.opts.NATSURL != "" {
 		if err := d.checkOutsideNATS(); err != nil {
 			return err
@@ -299,7 +305,7 @@ func (d *daemon) openServices(ctx context.Context) error {
 		cfg.MaxPayload = d.opts.MaxPayload
 		if d.admission, err = admission.New(cfg, admission.Deps{
 			Store: d.store, Jobs: d.store, Quotas: d.caches.Quotas, Overrides: d.caches.Overrides, Hints: d.conn, Reports: d.conn, Log: d.log, Registerer: d.reg,
-			Schedules: d.store, Triggers: d.store, Messages: d.conn,
+			Schedules: d.store, Triggers: d.store, Messages: d.conn, Events: d.events,
 		}); err != nil {
 			return err
 		}
@@ -310,7 +316,7 @@ func (d *daemon) openServices(ctx context.Context) error {
 		cfg.Lease = d.opts.ClaimLease
 		cfg.MaxReplyBytes = min(cfg.MaxReplyBytes, int(d.conn.Raw().MaxPayload())-messageOverhead)
 		if d.dispatchgate, err = dispatchgate.New(cfg, dispatchgate.Deps{
-			Store: d.store, Quotas: d.caches.Quotas, Hints: d.conn, Reports: d.conn, Log: d.log, Registerer: d.reg,
+			Store: d.store, Quotas: d.caches.Quotas, Hints: d.conn, Reports: d.conn, Events: d.events, Log: d.log, Registerer: d.reg,
 		}); err != nil {
 			return err
 		}
@@ -328,7 +334,7 @@ func (d *daemon) openServices(ctx context.Context) error {
 		cfg := config.DefaultConfig()
 		cfg.Process, cfg.MaxPayload = d.name, d.opts.MaxPayload
 		if d.config, err = config.New(cfg, config.Deps{
-			Store: d.store, Bus: d.conn, Invalidate: d.hinted, Cut: d.cut, Log: d.log, Registerer: d.reg,
+			Store: d.store, Bus: d.conn, Invalidate: d.hinted, Cut: d.cut, Events: d.events, Log: d.log, Registerer: d.reg,
 		}); err != nil {
 			return err
 		}
@@ -352,7 +358,7 @@ func (d *daemon) openRetention(context.Context) error {
 	}
 	d.retention, err = retention.New(cfg, retention.Deps{
 		Store: d.store, JetStream: js, Holder: d.name, Log: d.log, Registerer: d.reg,
-		Ready: d.conn.PublishReady, Tell: d.conn.PublishSweep,
+		Ready: d.conn.PublishReady, Tell: d.conn.PublishSweep, Count: d.conn.PublishStats, Events: d.events,
 	})
 	if err != nil {
 		return err

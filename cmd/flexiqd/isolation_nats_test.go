@@ -50,7 +50,7 @@ func (in *isolation) natsCase(token string, scope auth.Scope, v *victim) natsCas
 	other, theirs := namespace.Encode(v.name), v.objects["token"]
 	c := natsCase{Token: token, Inbox: auth.Inbox(own, id), Allowed: []string{auth.Inbox(own, id) + ".>"}}
 	for _, m := range auth.Methods {
-		if subject := auth.Subject(m.Verb, own, id); (auth.Identity{Scopes: []auth.Scope{scope}}).Has(m.Scopes...) {
+		if subject := auth.Subject(m.Verb, own, id); (auth.Identity{Scopes: []auth.Scope{scope}}).Has(m.Scopes...) && !m.Stream {
 			c.Answered = append(c.Answered, subject)
 		} else {
 			c.Publish = append(c.Publish, subject)
@@ -211,7 +211,7 @@ func TestForgedReplySubjectsCauseNoWork(t *testing.T) {
 		n := 0
 		in.untouched(func() {
 			for _, m := range auth.Methods {
-				if !slices.ContainsFunc(m.Scopes, func(s auth.Scope) bool { return s != auth.Platform }) {
+				if m.Stream || !slices.ContainsFunc(m.Scopes, func(s auth.Scope) bool { return s != auth.Platform }) {
 					continue
 				}
 				for _, reply := range forged {
@@ -252,7 +252,7 @@ func testNoReply(t *testing.T, d *daemon, nc *nats.Conn, id string) {
 	t.Helper()
 	before, n := dropped(t, d, "no_reply"), 0
 	for _, m := range auth.Methods {
-		if m.Plain || !slices.ContainsFunc(m.Scopes, func(s auth.Scope) bool { return s != auth.Platform }) {
+		if m.Plain || m.Stream || !slices.ContainsFunc(m.Scopes, func(s auth.Scope) bool { return s != auth.Platform }) {
 			continue
 		}
 		if err := nc.Publish(auth.Subject(m.Verb, "lark", id), []byte("{}")); err != nil {

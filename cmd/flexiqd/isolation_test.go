@@ -256,7 +256,7 @@ func (in *isolation) call(door, token string, m auth.Method, req proto.Message) 
 
 // volatile are what two looks at an untouched namespace may differ in.
 // Workers are told of a second later.
-var volatile = []string{"last_minute", "last_used_at", "last_seen", "oldest_wait", "enqueued_last_minute", "finished_last_minute", "ahead", "estimate", "since", "workers"}
+var volatile = []string{"last_minute", "last_sweep", "last_used_at", "last_seen", "oldest_wait", "enqueued_last_minute", "finished_last_minute", "ahead", "estimate", "since", "workers"}
 
 // look reads everything of a namespace that its own token can read without
 // naming it.

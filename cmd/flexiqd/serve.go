@@ -288,6 +288,7 @@ func (d *daemon) stop() error {
 		}
 	}
 	errs = append(errs, d.running.Wait())
+	d.events.Close()
 	if d.callout != nil {
 		d.callout.Close(ctx)
 	}

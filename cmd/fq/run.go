@@ -47,6 +47,7 @@ type commands struct {
 	Queues     queuesCmd     `cmd:"" help:"List queues: what waits and runs, and for how long."`
 	Workers    workersCmd    `cmd:"" help:"List workers: where they take from, their slots and what they hold."`
 	Overrides  overridesCmd  `cmd:"" help:"Cap, pause and set defaults for queues and tasks."`
+	Events     eventsCmd     `cmd:"" help:"Show what happens in the namespace, until interrupted."`
 	Tokens     tokensCmd     `cmd:"" help:"Create, list and revoke tokens."`
 	Settings   settingsCmd   `cmd:"" help:"Keep values for the namespace under keys."`
 	Audit      auditCmd      `cmd:"" help:"Read the audit trail."`

@@ -16,6 +16,7 @@ import (
 	"flexiq/pkg/auth/embedded"
 	"flexiq/pkg/bus"
 	"flexiq/pkg/configcache"
+	"flexiq/pkg/events"
 	"flexiq/pkg/namespace"
 	"flexiq/pkg/rpc"
 	"flexiq/pkg/store"
@@ -115,11 +116,15 @@ func (b *backend) openBus(ctx context.Context) {
 }
 
 func (b *backend) openServices(poller *configcache.Poller) {
+	told, err := events.Start(b.conn, zerolog.Nop(), nil)
+	b.must(err)
+	b.t.Cleanup(told.Close)
 	adm, err := admission.New(admission.DefaultConfig(), admission.Deps{
 		Store: b.store, Jobs: b.store, Quotas: b.caches.Quotas, Overrides: b.caches.Overrides, Hints: b.conn, Reports: b.conn,
+		Events: told,
 	})
 	b.must(err)
-	b.gate, err = dispatchgate.New(dispatchgate.DefaultConfig(), dispatchgate.Deps{Store: b.store, Quotas: b.caches.Quotas, Hints: b.conn, Reports: b.conn})
+	b.gate, err = dispatchgate.New(dispatchgate.DefaultConfig(), dispatchgate.Deps{Store: b.store, Quotas: b.caches.Quotas, Hints: b.conn, Reports: b.conn, Events: told})
 	b.must(err)
 	b.t.Cleanup(func() {
 		b.must(adm.Close(context.Background()))
@@ -131,7 +136,7 @@ func (b *backend) openServices(poller *configcache.Poller) {
 	b.must(err)
 	cfg := config.DefaultConfig()
 	cfg.Process = "test"
-	b.config, err = config.New(cfg, config.Deps{Store: b.store, Bus: b.conn, Invalidate: b.heard, Cut: b.cut})
+	b.config, err = config.New(cfg, config.Deps{Store: b.store, Bus: b.conn, Invalidate: b.heard, Cut: b.cut, Events: told})
 	b.must(err)
 
 	_, err = b.conn.OnConfig(func(kind store.Kind, key string, revision int64) {

@@ -18,6 +18,7 @@ type Method struct {
 
 	Plain    bool // may be published over NATS without a reply subject
 	LongPoll bool // waits for something to happen
+	Stream   bool // answers many messages; over NATS there is no request, and its events are subscribed to
 }
 
 // Procedure is the method's HTTP path.
@@ -75,6 +76,7 @@ var Methods = []Method{
 	entry(AdminService, "PutSetting", "put-setting", Admin),
 	entry(AdminService, "DeleteSetting", "delete-setting", Admin),
 	entry(AdminService, "ExchangeToken", "exchange-token", Platform),
+	entry(AdminService, "WatchEvents", "watch-events", Inspect).stream(),
 }
 
 func entry(service, name, verb string, scopes ...Scope) Method {
@@ -84,6 +86,8 @@ func entry(service, name, verb string, scopes ...Scope) Method {
 func (m Method) plain() Method { m.Plain = true; return m }
 
 func (m Method) longPoll() Method { m.LongPoll = true; return m }
+
+func (m Method) stream() Method { m.Stream = true; return m }
 
 // MethodNamed finds a method of the catalogue by its name.
 func MethodNamed(name string) (Method, bool) {

@@ -24,7 +24,7 @@ func kebab(name string) string {
 }
 
 func TestMethodsAreThoseOfTheDescriptors(t *testing.T) {
-	declared := make(map[string]protoreflect.FullName)
+	declared, streams := make(map[string]protoreflect.FullName), make(map[string]bool)
 	for _, file := range []protoreflect.FileDescriptor{
 		flexiqv1.File_flexiq_v1_producer_proto, flexiqv1.File_flexiq_v1_worker_proto, flexiqv1.File_flexiq_v1_admin_proto,
 	} {
@@ -32,9 +32,10 @@ func TestMethodsAreThoseOfTheDescriptors(t *testing.T) {
 			service := file.Services().Get(i)
 			for j := range service.Methods().Len() {
 				method := service.Methods().Get(j)
-				if method.IsStreamingServer() || method.IsStreamingClient() {
-					continue
+				if method.IsStreamingClient() {
+					t.Errorf("%s streams requests, which no door takes", method.Name())
 				}
+				streams[string(method.Name())] = method.IsStreamingServer()
 				declared[string(method.Name())] = service.FullName()
 			}
 		}
@@ -42,6 +43,9 @@ func TestMethodsAreThoseOfTheDescriptors(t *testing.T) {
 	for _, m := range auth.Methods {
 		if got, ok := declared[m.Name]; !ok || string(got) != m.Service {
 			t.Errorf("%s: in the catalogue under %s, declared under %q", m.Name, m.Service, got)
+		}
+		if m.Stream != streams[m.Name] {
+			t.Errorf("%s: stream %v, declared %v", m.Name, m.Stream, streams[m.Name])
 		}
 		delete(declared, m.Name)
 		if m.Verb != kebab(m.Name) {
@@ -69,7 +73,7 @@ func TestScopesOfMethods(t *testing.T) {
 		"GetJob": "produce inspect", "ListJobs": "produce inspect",
 		"Claim": "work", "Heartbeat": "work", "Settle": "work",
 		"GetQuota": "inspect platform", "SetQuota": "admin platform", "EditQuota": "admin platform", "ClearQuota": "admin platform",
-		"ListQueues": "inspect", "ListWorkers": "inspect", "Explain": "inspect",
+		"WatchEvents": "inspect", "ListQueues": "inspect", "ListWorkers": "inspect", "Explain": "inspect",
 		"PutSchedule": "admin", "DeleteSchedule": "admin", "PauseSchedule": "admin", "ResumeSchedule": "admin", "RunSchedule": "admin",
 		"ListSchedules": "inspect", "PutTrigger": "admin", "DeleteTrigger": "admin", "ListTriggers": "inspect",
 		"SetOverride": "admin", "ClearOverride": "admin", "ListOverrides": "inspect",

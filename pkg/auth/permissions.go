@@ -47,7 +47,7 @@ func Inbox(nsToken, tokenID string) string {
 func Permissions(id Identity) (publish, subscribe []string) {
 	ns := id.NSToken()
 	for _, m := range Methods {
-		if id.Has(m.Scopes...) {
+		if id.Has(m.Scopes...) && !m.Stream {
 			publish = append(publish, Subject(m.Verb, ns, id.TokenID))
 		}
 	}

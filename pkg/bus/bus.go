@@ -12,13 +12,15 @@
 // NATS checks what a client publishes to, and not where it asks for the reply.
 // A service therefore works only for replies below the caller's own inbox.
 //
-// The package has three parts that share a connection and little else: calls
-// (call.go), serving (serve.go and what it names) and hints (hints.go).
+// The package has four parts that share a connection and little else: calls
+// (call.go), serving (serve.go and what it names), hints (hints.go) and events
+// (events.go).
 package bus
 
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -58,6 +60,10 @@ type Options struct {
 	Metrics    *rpc.Metrics          // counts served calls; nil: none
 	Registerer prometheus.Registerer // of this package's own metrics; nil: none
 
+	// Interest reports whether anybody subscribes to a subject. Nil: what the
+	// server tells of messages that reach nobody has to do.
+	Interest func(subject string) bool
+
 	// MaxCalls and MaxBytes bound what one [Conn.Serve] has in flight, long
 	// polls apart. 0: rpc.MaxCalls and rpc.MaxBytes.
 	MaxCalls int
@@ -86,6 +92,7 @@ type Conn struct {
 	calls   mux
 
 	refusals refusals
+	deafness deafness
 
 	mu          sync.Mutex
 	reconnected []func()
@@ -244,6 +251,9 @@ func (c *Conn) asyncError(_ *nats.Conn, sub *nats.Subscription, err error) {
 		c.metrics.drop(dropSlow)
 	}
 	event := c.opts.Log.Warn().Err(err)
+	if sub != nil && strings.HasPrefix(sub.Subject, auth.EventPrefix) {
+		event = c.opts.Log.Debug().Err(err) // a tenant that reads slowly must not fill the log
+	}
 	if sub != nil {
 		event = event.Str("subject", sub.Subject)
 	}

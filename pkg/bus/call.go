@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -133,8 +134,8 @@ type answer struct {
 
 // watch waits for a permission violation.
 type watch struct {
-	subject string
-	errs    chan error // room for one
+	subjects []string
+	errs     chan error // room for one
 }
 
 func (m *mux) init(c *Conn) {
@@ -217,22 +218,28 @@ func (m *mux) fail(err error, matches func(subject string) bool) (failed int) {
 func (m *mux) denied(cause error) bool {
 	action, subject := parseViolation(cause.Error())
 	if action == "subscription" {
-		return m.inboxDenied(cause, subject)
+		err := fault.Wrap(cause, fault.PermissionDenied, "the token may not subscribe to %s", subject)
+		return m.tell(err, subject) > 0 || m.inboxDenied(cause, subject)
 	}
 	err := fault.Wrap(cause, fault.PermissionDenied, "the token may not publish to %s", subject)
 	failed := m.fail(err, func(s string) bool { return s == subject })
+	return failed+m.tell(err, subject) > 0
+}
+
+// tell tells those who watch a subject.
+func (m *mux) tell(err error, subject string) (told int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for w := range m.watches {
-		if w.subject == subject {
+		if slices.Contains(w.subjects, subject) {
 			select {
 			case w.errs <- err:
 			default:
 			}
-			failed++
+			told++
 		}
 	}
-	return failed > 0
+	return told
 }
 
 // inboxDenied handles a refused inbox: no answer can come.
@@ -261,10 +268,10 @@ func parseViolation(text string) (action, subject string) {
 	return strings.ToLower(m[1]), m[2]
 }
 
-// Denied tells when the server forbids a publish to the subject. stop ends the
-// watch; the channel is not closed.
-func (c *Conn) Denied(subject string) (errs <-chan error, stop func()) {
-	w := &watch{subject: subject, errs: make(chan error, 1)}
+// Denied tells when the server forbids a publish or a subscription to one of
+// the subjects. stop ends the watch; the channel is not closed.
+func (c *Conn) Denied(subjects ...string) (errs <-chan error, stop func()) {
+	w := &watch{subjects: subjects, errs: make(chan error, 1)}
 	c.calls.mu.Lock()
 	c.calls.watches[w] = struct{}{}
 	c.calls.mu.Unlock()

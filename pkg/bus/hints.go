@@ -22,6 +22,9 @@ const (
 	subjectDispatch = auth.HintPrefix + "stats.dispatch"
 	subjectSweep    = auth.HintPrefix + "stats.retention"
 	subjectProgress = auth.HintPrefix + "progress"
+
+	subjectListening = auth.HintPrefix + "listening"
+	subjectMarks     = auth.HintPrefix + "marks"
 )
 
 // maxReady bounds one ready message, in bytes.
@@ -134,6 +137,15 @@ func (c *Conn) PublishProgress(report []byte) { c.hint(subjectProgress, report) 
 // block.
 func (c *Conn) OnProgress(fn func(report []byte)) (stop func(), err error) {
 	return c.hear(subjectProgress, func(m *nats.Msg) { fn(m.Data) })
+}
+
+// PublishMarks tells which shares of limits this process has seen in use.
+func (c *Conn) PublishMarks(report []byte) { c.hint(subjectMarks, report) }
+
+// OnMarks hears which shares of limits every process has seen in use. fn must
+// not block.
+func (c *Conn) OnMarks(fn func(report []byte)) (stop func(), err error) {
+	return c.hear(subjectMarks, func(m *nats.Msg) { fn(m.Data) })
 }
 
 func (c *Conn) hint(subject string, body []byte) {

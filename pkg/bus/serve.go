@@ -94,6 +94,9 @@ func (e *Endpoints) subscribe(methods []rpc.Method) error {
 		return err
 	}
 	for _, m := range methods {
+		if m.Stream {
+			continue // over NATS its subjects are subscribed to
+		}
 		in := &endpoint{Endpoints: e, method: m, prefix: len(auth.RequestPrefix + m.Verb + ".")}
 		sub, err := nc.QueueSubscribe(Subject(m.Verb, "*", "*"), e.service, in.receive)
 		if err != nil {

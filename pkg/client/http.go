@@ -26,6 +26,7 @@ type httpTransport struct {
 	http    *http.Client
 	own     bool // http was made here
 	server  string
+	token   string
 	reached atomic.Bool // a server has answered
 	methods map[string]*connect.Client[body, body]
 }
@@ -59,7 +60,7 @@ func (bodyCodec) Unmarshal(data []byte, v any) error {
 }
 
 func dialHTTP(opts Options) (*httpTransport, error) {
-	t := &httpTransport{http: opts.HTTP, server: opts.Server, methods: make(map[string]*connect.Client[body, body], len(auth.Methods))}
+	t := &httpTransport{http: opts.HTTP, server: opts.Server, token: opts.Token, methods: make(map[string]*connect.Client[body, body], len(auth.Methods))}
 	if t.http == nil {
 		tr := http.DefaultTransport.(*http.Transport).Clone()
 		tr.MaxIdleConns, tr.MaxIdleConnsPerHost = 0, idleConnections

@@ -15,6 +15,7 @@ import (
 type natsTransport struct {
 	conn     *bus.Conn
 	server   string
+	nsToken  string
 	subjects map[string]string // of each method, for the token
 	inboxes  inboxes
 }
@@ -33,7 +34,7 @@ func dialNATS(ctx context.Context, opts Options, parts auth.Parts) (*natsTranspo
 	if err != nil {
 		return nil, dialFault(ctx, opts.Server, err)
 	}
-	t := &natsTransport{conn: conn, server: opts.Server, subjects: make(map[string]string, len(auth.Methods))}
+	t := &natsTransport{conn: conn, server: opts.Server, nsToken: parts.NSToken, subjects: make(map[string]string, len(auth.Methods))}
 	for _, m := range auth.Methods {
 		t.subjects[m.Name] = bus.Subject(m.Verb, parts.NSToken, parts.ID)
 	}

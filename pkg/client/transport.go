@@ -20,6 +20,10 @@ type transport interface {
 	// that came before the withdrawal is returned, even though ctx has ended.
 	poll(ctx context.Context, req *flexiqv1.ClaimRequest) (*flexiqv1.ClaimResponse, error)
 
+	// watch hears the events of the namespace until ctx ends. next waits for one;
+	// a nil event without an error is none yet. It is not safe for concurrent use.
+	watch(ctx context.Context, req *flexiqv1.WatchEventsRequest) (next func() (*flexiqv1.Event, error), err error)
+
 	// met reports whether a server has ever answered at the address.
 	met() bool
 

@@ -46,18 +46,23 @@ func Handler(methods []Method, ids *auth.Verifier, o HandlerOptions) http.Handle
 		o.TransferTimeout = time.Minute
 	}
 	d := &door{
-		ids:    ids,
-		vigil:  auth.NewVigil(ids),
-		opts:   o,
-		errors: connect.NewErrorWriter(),
-		log:    NewFaultLog(o.Log),
-		calls:  NewBounds(o.MaxCalls, MaxBytes*4),
-		polls:  NewBounds(MaxPolls, MaxBytes*4),
-		served: make(map[string]*route, len(methods)),
+		ids:     ids,
+		vigil:   auth.NewVigil(ids),
+		opts:    o,
+		errors:  connect.NewErrorWriter(),
+		log:     NewFaultLog(o.Log),
+		calls:   NewBounds(o.MaxCalls, MaxBytes*4),
+		polls:   NewBounds(MaxPolls, MaxBytes*4),
+		streams: NewBounds(MaxStreams, MaxBytes),
+		served:  make(map[string]*route, len(methods)),
 	}
 	for _, m := range methods {
 		r := &route{method: m}
-		r.handler = connect.NewUnaryHandler(m.Procedure(), r.call, d.options(m)...)
+		if m.Stream {
+			r.handler = d.newStream(r)
+		} else {
+			r.handler = connect.NewUnaryHandler(m.Procedure(), r.call, d.options(m)...)
+		}
 		d.served[m.Procedure()] = r
 	}
 	d.reflection = reflection(methods)
@@ -66,14 +71,15 @@ func Handler(methods []Method, ids *auth.Verifier, o HandlerOptions) http.Handle
 
 // door is the HTTP door.
 type door struct {
-	ids    *auth.Verifier
-	vigil  *auth.Vigil
-	opts   HandlerOptions
-	errors *connect.ErrorWriter
-	log    *FaultLog
-	calls  *Bounds
-	polls  *Bounds
-	served map[string]*route
+	ids     *auth.Verifier
+	vigil   *auth.Vigil
+	opts    HandlerOptions
+	errors  *connect.ErrorWriter
+	log     *FaultLog
+	calls   *Bounds
+	polls   *Bounds
+	streams *Bounds
+	served  map[string]*route
 
 	reflection http.Handler
 }
@@ -142,6 +148,10 @@ func (d *door) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		code = string(f.Reason.Code())
 		d.log.Write(name, doorName, f)
 	}
+	if route != nil && route.method.Stream {
+		d.opts.Metrics.Count(name, doorName, code) // it lasts as long as its client wants
+		return
+	}
 	d.opts.Metrics.Observe(name, doorName, code, time.Since(start))
 }
 
@@ -162,15 +172,18 @@ func (d *door) admit(w http.ResponseWriter, r *http.Request, v *visit, route *ro
 		return fault.New(fault.Unimplemented, "this process does not serve %s", quoted(r.URL.Path))
 	}
 	var f *fault.Error
-	if v.head, v.status, f = readHead(r, doorName); f != nil {
+	if v.head, v.status, f = readHead(r, doorName, route.method.Stream); f != nil {
 		return f
 	}
 	if r.ContentLength > int64(d.opts.MaxBytes) {
 		return tooLarge(d.opts.MaxBytes)
 	}
 	bounds := d.calls
-	if route.method.LongPoll {
+	switch {
+	case route.method.LongPoll:
 		bounds = d.polls
+	case route.method.Stream:
+		bounds = d.streams
 	}
 	size := max(r.ContentLength, 0)
 	if !bounds.Enter(id.Namespace, size) {
@@ -183,7 +196,7 @@ func (d *door) admit(w http.ResponseWriter, r *http.Request, v *visit, route *ro
 	if r.Body = body; v.head.gzip {
 		r.Body, r.ContentLength = inflated(body, d.opts.MaxBytes), -1
 	}
-	if route.method.LongPoll {
+	if route.method.LongPoll || route.method.Stream {
 		var end context.CancelFunc
 		ctx, end = d.vigil.Keep(ctx, id)
 		defer end()
@@ -200,7 +213,7 @@ func (d *door) admit(w http.ResponseWriter, r *http.Request, v *visit, route *ro
 // refuse writes an error in the form of the request's protocol, which over HTTP
 // is always the one of a single answer.
 func (d *door) refuse(w http.ResponseWriter, r *http.Request, f *fault.Error) {
-	if doorOf(r) == auth.DoorHTTP {
+	if doorOf(r) == auth.DoorHTTP && !framedByConnect(r) {
 		r.Header.Set("Content-Type", TypeJSON)
 	}
 	if r.Method != http.MethodPost {

@@ -67,18 +67,16 @@ type head struct {
 // which have no reason, and leaves it nothing to refuse: a deadline is kept
 // here, and a body arrives there uncompressed. status is the answer's, 0 for
 // the fault's own.
-func readHead(r *http.Request, doorName string) (h head, status int, f *fault.Error) {
+func readHead(r *http.Request, doorName string, stream bool) (h head, status int, f *fault.Error) {
 	if r.Method != http.MethodPost {
 		return h, http.StatusMethodNotAllowed, fault.New(fault.InvalidRequest, "the HTTP method must be POST, got %s", quoted(r.Method))
 	}
 	if doorName == auth.DoorGRPC {
 		return readGRPCHead(r)
 	}
-	codec, err := CodecOf(r.Header.Get("Content-Type"))
-	if err != nil {
-		return h, http.StatusUnsupportedMediaType, fault.Of(err)
+	if f = bodyHead(r, stream); f != nil {
+		return h, http.StatusUnsupportedMediaType, f
 	}
-	r.Header.Set("Content-Type", "application/"+codec.Name())
 	const version = "Connect-Protocol-Version"
 	if got := r.Header.Get(version); got != "" && got != "1" {
 		return h, 0, fault.Invalid(version, "must be 1, got %q", quoted(got))
@@ -89,6 +87,19 @@ func readHead(r *http.Request, doorName string) (h head, status int, f *fault.Er
 	r.Header.Del("Content-Encoding")
 	h.deadline, f = deadline(r.Header, "Connect-Timeout-Ms", connectTimeout)
 	return h, 0, f
+}
+
+// bodyHead reads the type of a body over HTTP.
+func bodyHead(r *http.Request, stream bool) *fault.Error {
+	if stream {
+		return streamHead(r)
+	}
+	codec, err := CodecOf(r.Header.Get("Content-Type"))
+	if err != nil {
+		return fault.Of(err)
+	}
+	r.Header.Set("Content-Type", "application/"+codec.Name())
+	return nil
 }
 
 func readGRPCHead(r *http.Request) (h head, status int, f *fault.Error) {

@@ -1,7 +1,7 @@
 // Package rpc turns a service's methods into something that every door can
 // serve in the same way, and is the HTTP door itself.
 //
-// A [Method] is made of a plain Go function by [Unary] or [Async]. Package bus
+// A [Method] is made of a plain Go function by [Unary], [Async] or [Stream]. Package bus
 // serves it over NATS; [Handler] serves it over gRPC, gRPC-Web and HTTP with
 // JSON, all three through package connect. Both doors take the same three
 // steps in the same order: they authenticate the caller, [Method.Open] checks
@@ -38,13 +38,14 @@ const (
 	MaxDeadline     = 10 * time.Minute // whatever the caller names
 )
 
-// Method is one served method. Make it with [Unary] or [Async].
+// Method is one served method. Make it with [Unary], [Async] or [Stream].
 type Method struct {
 	auth.Method
 	deadline    time.Duration
 	async       bool
 	newRequest  func() proto.Message
 	start       func(ctx context.Context, req proto.Message, done func(proto.Message, error))
+	follow      func(ctx context.Context, req proto.Message, send func(proto.Message) error) error // of a stream, in place of start
 	undelivered func(id auth.Identity, req, res proto.Message)
 	refused     func(ctx context.Context, method string, req proto.Message, err error)
 }

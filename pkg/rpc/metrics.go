@@ -44,9 +44,17 @@ func (m *Metrics) Observe(method, door, code string, took time.Duration) {
 	if m == nil {
 		return
 	}
+	m.Count(method, door, code)
+	m.duration.WithLabelValues(method, door).Observe(took.Seconds())
+}
+
+// Count counts one call whose duration says nothing.
+func (m *Metrics) Count(method, door, code string) {
+	if m == nil {
+		return
+	}
 	if code == "" {
 		code = codeOK
 	}
 	m.requests.WithLabelValues(method, door, code).Inc()
-	m.duration.WithLabelValues(method, door).Observe(took.Seconds())
 }

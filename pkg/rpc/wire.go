@@ -218,6 +218,11 @@ func (e *errorText) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// Flush is what connect's streams need.
+func (e *errorText) Flush() {
+	_ = http.NewResponseController(e.ResponseWriter).Flush() // fails when the client is gone, as the next write does
+}
+
 // Unwrap is for http.ResponseController.
 func (e *errorText) Unwrap() http.ResponseWriter { return e.ResponseWriter }
 

@@ -87,4 +87,5 @@ type Cancelled struct {
 	Cancelling int64 // running; their workers will be told
 	NotFound   int64 // ids that are not live
 	More       bool
+	Ended      []Ended // those that ended now, each once
 }

@@ -113,12 +113,14 @@ type Pulse struct {
 	ExpiresAt time.Time
 }
 
-// Ended is an attempt that Expire ended.
+// Ended is an attempt that Expire ended, or a job that Cancel did.
 type Ended struct {
 	Namespace string
 	Queue     string
+	Task      string
 	JobID     string
 	State     job.State // pending, dead or cancelled
+	Attempt   int32     // attempts that counted
 }
 
 // Interest is what somebody waits for.

@@ -31,6 +31,7 @@ import (
 
 	"flexiq/pkg/batch"
 	"flexiq/pkg/configcache"
+	"flexiq/pkg/events"
 	"flexiq/pkg/job"
 	"flexiq/pkg/rpc"
 	"flexiq/pkg/store"
@@ -99,7 +100,8 @@ type Deps struct {
 	Quotas     Quotas
 	Overrides  Overrides
 	Hints      Hints
-	Reports    Reports // nil: nothing is reported
+	Reports    Reports           // nil: nothing is reported
+	Events     *events.Publisher // nil: nobody is told of anything
 	Log        zerolog.Logger
 	Registerer prometheus.Registerer // nil: the metrics are kept for nobody
 	Batch      *batch.Metrics        // nil: none
@@ -123,6 +125,7 @@ type Service struct {
 	schedules store.Schedules
 	triggers  *knownTriggers
 	messages  Messages
+	events    *events.Publisher
 	warned    *rate.Sometimes // an unreadable quota is logged now and then, not per call
 
 	life       context.Context // of the loads of quotas
@@ -152,7 +155,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 		log: deps.Log, metrics: m, tally: newTally(uuid.NewString(), deps.Reports),
 		warned: &rate.Sometimes{Interval: 10 * time.Second}, cold: make(map[string][]*parcel),
 		unreadable: make(map[string]time.Time),
-		schedules:  deps.Schedules, messages: deps.Messages,
+		schedules:  deps.Schedules, messages: deps.Messages, events: deps.Events,
 		triggers: &knownTriggers{store: deps.Triggers, all: make(map[triggerKey]knownTrigger)},
 	}
 	s.life, s.end = context.WithCancel(context.Background())

@@ -38,6 +38,7 @@ func (s *Service) flush(ctx context.Context, parcels []*parcel) ([][]store.Outco
 		return nil, err
 	}
 	s.hint(calls, decided)
+	s.tell(calls, decided)
 	for k := range parcels {
 		if len(out[k]) > 0 && out[k][0].Err == nil {
 			decided = decided[copy(out[k], decided):]

@@ -9,6 +9,7 @@ import (
 
 	"flexiq/pkg/auth"
 	"flexiq/pkg/fault"
+	"flexiq/pkg/job"
 	"flexiq/pkg/store"
 	"flexiq/pkg/wire"
 )
@@ -73,13 +74,14 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 	return m, nil
 }
 
-// count counts the outcome of one call of so many jobs. Of a plain publish this
-// and the debug line are all that is told.
-func (s *Service) count(ns string, jobs int, o *store.Outcome) {
+// count counts the outcome of one call. Of a plain publish this, the debug line
+// and an event are all that is told.
+func (s *Service) count(ns string, call *store.Call, o *store.Outcome) {
+	jobs := len(call.Jobs)
 	switch {
 	case errors.Is(o.Err, store.ErrSlot): // another process had it
 	case o.Err != nil:
-		s.refuse(ns, jobs, o.Err)
+		s.refuse(ns, call, o.Err)
 	case o.Repeat:
 		s.metrics.repeated.Add(float64(jobs))
 	case o.Shed:
@@ -110,9 +112,14 @@ func (s *Service) countAdmitted(ns string, results []store.Result) {
 	s.tally.add(ns, wire.AdmissionCounts{Admitted: int64(len(results)), Queues: queues})
 }
 
-// refuse counts a failed call. Only what a limit refused is a rejection in the
-// namespace's usage.
-func (s *Service) refuse(ns string, jobs int, err error) {
+// refuse counts a failed call, whose jobs may not be known. Only what a limit
+// refused is a rejection in the namespace's usage.
+func (s *Service) refuse(ns string, call *store.Call, err error) {
+	s.tellRefused(ns, call, fault.Of(err))
+	s.countRefused(ns, len(call.Jobs), err)
+}
+
+func (s *Service) countRefused(ns string, jobs int, err error) {
 	reason := fault.Of(err).Reason
 	s.metrics.refused.WithLabelValues(string(reason)).Inc()
 	s.metrics.rejected.Add(float64(jobs))
@@ -124,7 +131,9 @@ func (s *Service) refuse(ns string, jobs int, err error) {
 
 // malformed counts a call that was refused before any limit was looked at.
 func (s *Service) malformed(ctx context.Context, jobs int, err error) {
-	s.refuse(auth.From(ctx).Namespace, jobs, err)
+	ns := auth.From(ctx).Namespace
+	s.tellRefused(ns, &store.Call{Origin: job.OriginEnqueue}, fault.Of(err))
+	s.countRefused(ns, jobs, err)
 }
 
 // refusedAtTheDoor counts a call that never reached a handler.

@@ -199,7 +199,7 @@ func (s *Service) finish(p *parcel, err error) {
 	}
 	p.todo = nil
 	for i := range p.calls {
-		s.count(p.ns, len(p.calls[i].Jobs), &p.outcomes[i])
+		s.count(p.ns, &p.calls[i], &p.outcomes[i])
 	}
 	p.done(p.outcomes)
 }

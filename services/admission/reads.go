@@ -101,6 +101,10 @@ func (s *Service) cancelJobs(ctx context.Context, req *flexiqv1.CancelJobsReques
 		total.Cancelled += c.Cancelled
 		total.Cancelling += c.Cancelling
 		total.NotFound += c.NotFound
+		s.tellCancelled(c.Ended)
+		if c.Cancelled > 0 {
+			s.tally.add(ns, wire.AdmissionCounts{}) // whoever watches the limits hears that something moved
+		}
 		s.metrics.cancelled.Add(float64(c.Cancelled))
 		s.metrics.cancelling.Add(float64(c.Cancelling))
 		// A batch that changed nothing says that only jobs are left which were

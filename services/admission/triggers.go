@@ -10,6 +10,7 @@ import (
 
 	"flexiq/pkg/bus"
 	"flexiq/pkg/fault"
+	"flexiq/pkg/job"
 	"flexiq/pkg/schedule"
 	"flexiq/pkg/store"
 	"flexiq/pkg/wire"
@@ -79,7 +80,8 @@ func (k *knownTriggers) get(ctx context.Context, key triggerKey) (*store.Trigger
 func (s *Service) pull(ctx context.Context, t *store.Trigger, id string, body []byte) (store.Outcome, error) {
 	spec, err := wire.TriggerSpec(t.Job, id, body, s.cfg.MaxPayload)
 	if err != nil {
-		s.refuse(t.Namespace, 1, err)
+		call := innerCall(t.Namespace, "trigger:"+t.Name, t.UpdatedBy, job.Spec{})
+		s.refuse(t.Namespace, &call, err)
 		return store.Outcome{}, err
 	}
 	return s.decide(ctx, innerCall(t.Namespace, "trigger:"+t.Name, t.UpdatedBy, spec))
@@ -112,7 +114,8 @@ func (s *Service) hearPlain(ctx context.Context, m bus.TriggerMessage) {
 		s.metrics.droppedMessages.Inc()
 		return
 	case err != nil:
-		s.refuse(m.Namespace, 1, err)
+		call := innerCall(m.Namespace, "trigger:"+m.Name, "", job.Spec{})
+		s.refuse(m.Namespace, &call, err)
 		return
 	case t.Stream != "":
 		return // it is read from its stream

@@ -92,6 +92,8 @@ func (s *Service) put(ctx context.Context, t subject, c change, raw []byte) (ans
 		kind = store.KindDefaultQuota
 	}
 	s.announce(kind, t.namespace, t.revision(d))
+	s.board.moved(t.namespace)
+	s.tellQuota(t, c.operation, d)
 	a, err := t.answer(d)
 	if err != nil {
 		// The write stands; what it uncovered, the default quota, is unreadable.

@@ -12,7 +12,11 @@
 // the installation's default quota, tokens of any namespace and the list of
 // namespaces, and nothing else.
 //
-// What needs no I/O stands apart: limits.go (what a quota means beside a
+// It also tells of what happens: it streams events, and of all processes that
+// run it one tells when a namespace's use of a limit crosses a mark (watch.go).
+//
+// What needs no I/O stands apart: marks.go (which marks are reached, and who
+// watches), limits.go (what a quota means beside a
 // usage), ranking.go (the fullest namespaces), minute.go (a sliding minute),
 // progress.go (who has caught up with a change).
 package config
@@ -21,12 +25,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
 	"flexiq/pkg/configcache"
+	"flexiq/pkg/events"
 	"flexiq/pkg/job"
 	"flexiq/pkg/rpc"
 	"flexiq/pkg/store"
@@ -81,11 +88,18 @@ type Bus interface {
 	OnSweep(func(report []byte)) (stop func(), err error)
 	// OnDispatch hears what gates saw of workers and finished attempts.
 	OnDispatch(func(report []byte)) (stop func(), err error)
+	// PublishStats counts what this process brought in; see [wire.AdmissionReport].
+	PublishStats(report []byte)
+	// ListenEvents hears the events of a namespace, given as a token of a subject.
+	ListenEvents(nsToken string, f events.Filter) (*events.Listener, error)
+	// PublishMarks and OnMarks keep the processes that watch limits from telling of one crossing twice.
+	PublishMarks(report []byte)
+	OnMarks(func(report []byte)) (stop func(), err error)
 	// OnProgress hears how far processes have caught up; see [Report].
 	OnProgress(func(report []byte)) (stop func(), err error)
 }
 
-// Deps is what the service works with. All but Registerer are required.
+// Deps is what the service works with. All but Events and Registerer are required.
 type Deps struct {
 	Store Store
 	Bus   Bus
@@ -93,6 +107,7 @@ type Deps struct {
 	Invalidate func(kind store.Kind, key string, revision int64)
 	// Cut closes the open NATS connections of a token.
 	Cut        func(tokenID string)
+	Events     *events.Publisher // nil: nobody is told of anything
 	Log        zerolog.Logger
 	Registerer prometheus.Registerer // nil: metrics are kept but not shown
 }
@@ -108,6 +123,9 @@ type Service struct {
 	crews    crews
 	progress *progress
 	changed  *changedTokens
+	board    *board
+	stopped  chan struct{} // closed when Run has ended: streams end
+	stopping sync.Once
 }
 
 // New makes the service. It starts nothing.
@@ -127,6 +145,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	return &Service{
 		cfg: cfg, store: deps.Store, deps: deps, metrics: m,
 		progress: newProgress(cfg.Process), changed: newChangedTokens(),
+		board: newBoard(cfg.Process + "/" + uuid.NewString()), stopped: make(chan struct{}),
 	}, nil
 }
 
@@ -168,13 +187,15 @@ func (s *Service) Methods() []rpc.Method {
 		rpc.Unary("ListSettings", s.listSettings),
 		write(s, "PutSetting", s.putSetting),
 		write(s, "DeleteSetting", s.deleteSetting),
+		rpc.Stream("WatchEvents", s.watchEvents),
 	}
 }
 
-// Run hears reports, and cuts the connections of tokens that were revoked by
-// other processes, until ctx ends; then it returns nil. It fails when it cannot
-// subscribe.
+// Run hears reports, watches the use of limits, and cuts the connections of
+// tokens that were revoked by other processes, until ctx ends; then it ends the
+// streams of events and returns nil. It fails when it cannot subscribe.
 func (s *Service) Run(ctx context.Context) error {
+	defer s.stopping.Do(func() { close(s.stopped) })
 	stopStats, err := s.deps.Bus.OnStats(s.hearStats)
 	if err != nil {
 		return fmt.Errorf("hear admission's reports: %w", err)
@@ -197,7 +218,15 @@ func (s *Service) Run(ctx context.Context) error {
 	}
 	defer stopProgress()
 	s.progress.listen(time.Now())
+	stopMarks, err := s.deps.Bus.OnMarks(s.hearMarks)
+	if err != nil {
+		return fmt.Errorf("hear the use of limits: %w", err)
+	}
+	defer stopMarks()
+	var watching sync.WaitGroup
+	watching.Go(func() { s.watchMarks(ctx) })
 	s.cutRevoked(ctx)
+	watching.Wait()
 	return nil
 }
 
@@ -210,7 +239,10 @@ func (s *Service) announce(kind store.Kind, key string, revision int64) {
 // Changed takes the news that an object changed, from a hint or from a poll of
 // the store. It does not block.
 func (s *Service) Changed(kind store.Kind, key string) {
-	if kind == store.KindToken {
+	switch kind {
+	case store.KindToken:
 		s.changed.add(key)
+	case store.KindQuota:
+		s.board.moved(key)
 	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"flexiq/pkg/auth"
+	"flexiq/pkg/events"
 	"flexiq/pkg/fault"
 	"flexiq/pkg/job"
 	"flexiq/pkg/quota"
@@ -37,6 +38,7 @@ type ears struct {
 	mu    sync.Mutex
 	hints []hint
 	ready []string
+	stats [][]byte
 }
 
 // CheckTriggerStream knows one stream, of the namespace streams.
@@ -58,6 +60,19 @@ func (e *ears) PublishReady(namespaces []string) {
 	defer e.mu.Unlock()
 	e.ready = append(e.ready, namespaces...)
 }
+
+func (e *ears) PublishStats(report []byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.stats = append(e.stats, report)
+}
+
+func (e *ears) ListenEvents(string, events.Filter) (*events.Listener, error) {
+	return nil, fault.New(fault.Overloaded, "there is no NATS here")
+}
+
+func (e *ears) PublishMarks([]byte)                  {}
+func (e *ears) OnMarks(func([]byte)) (func(), error) { return func() {}, nil }
 
 func (e *ears) OnStats(func([]byte)) (func(), error)    { return func() {}, nil }
 func (e *ears) OnSweep(func([]byte)) (func(), error)    { return func() {}, nil }

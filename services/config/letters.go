@@ -152,6 +152,7 @@ func (s *Service) deleteDeadLetters(ctx context.Context, req *flexiqv1.DeleteDea
 			return nil, err
 		}
 		s.metrics.letters.WithLabelValues("deleted").Add(float64(n))
+		s.board.moved(ns)
 		res.Deleted += n
 		if next == "" {
 			return res, nil

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"sync"
 	"time"
 
@@ -99,4 +100,16 @@ func (s *Service) hearStats(data []byte) {
 		return
 	}
 	s.minute.add(time.Now(), r)
+	s.board.admitted(r)
+}
+
+// count counts what this process brought into a namespace itself.
+func (s *Service) count(ns string, c wire.AdmissionCounts) {
+	if c.Admitted+c.Rejected+c.Shed == 0 {
+		return
+	}
+	report, err := json.Marshal(wire.AdmissionReport{Process: s.cfg.Process, Namespaces: map[string]wire.AdmissionCounts{ns: c}})
+	if err == nil { // texts and numbers always marshal
+		s.deps.Bus.PublishStats(report)
+	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -13,6 +14,7 @@ import (
 
 	flexiqv1 "flexiq/pkg/api/flexiq/v1"
 	"flexiq/pkg/auth"
+	"flexiq/pkg/events"
 	"flexiq/pkg/fault"
 	"flexiq/pkg/quota"
 	"flexiq/pkg/store"
@@ -49,6 +51,8 @@ func (s *Service) replayDeadLetters(ctx context.Context, req *flexiqv1.ReplayDea
 	if r.moved > 0 {
 		s.deps.Bus.PublishReady([]string{ns})
 	}
+	s.count(ns, r.counts)
+	r.tellRefused()
 	s.metrics.letters.WithLabelValues("moved").Add(float64(r.moved))
 	if err == nil {
 		err = r.refusal()
@@ -134,6 +138,27 @@ type replayer struct {
 	audit  store.Record
 	quota  quota.Quota
 	stamp  store.Stamp
+	counts wire.AdmissionCounts // for the last minute
+}
+
+// note counts and tells what became of one letter for good.
+func (r *replayer) note(done store.Replayed) {
+	switch {
+	case done.Job != nil:
+		r.counts.Add(wire.AdmissionCounts{Admitted: 1, Queues: map[string]int64{done.Job.Queue: 1}})
+		r.s.tellEnqueued(events.JobEnqueued, done.Job)
+	case fault.Is(done.Err, fault.QueueFull), fault.Is(done.Err, fault.RateLimited):
+		r.counts.Rejected++
+	}
+}
+
+// tellRefused tells of the letters that a limit kept out.
+func (r *replayer) tellRefused() {
+	if r.limited != nil {
+		r.s.deps.Events.Refused(events.Event{
+			Namespace: r.ns, Reason: r.limited.Reason, Origin: "replay", Count: r.counts.Rejected, Details: maps.Clone(r.limited.Details),
+		})
+	}
 }
 
 // run replays what was chosen until it ends, the time is over or a limit keeps
@@ -227,7 +252,9 @@ func (r *replayer) step(ctx context.Context, ids []string) ([]store.Replayed, er
 		for k, i := range todo {
 			if out[i] = done[k]; errors.Is(done[k].Err, store.ErrStale) {
 				stale = append(stale, i)
+				continue
 			}
+			r.note(done[k])
 		}
 		if todo = stale; len(todo) > 0 {
 			if err := r.load(ctx); err != nil {

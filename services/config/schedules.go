@@ -10,6 +10,7 @@ import (
 	flexiqv1 "flexiq/pkg/api/flexiq/v1"
 	"flexiq/pkg/auth"
 	"flexiq/pkg/configcache"
+	"flexiq/pkg/events"
 	"flexiq/pkg/fault"
 	"flexiq/pkg/namespace"
 	"flexiq/pkg/schedule"
@@ -235,6 +236,7 @@ func (s *Service) runSchedule(ctx context.Context, req *flexiqv1.RunScheduleRequ
 	spec.Default(configcache.OverridesOf(set).Defaults(spec.Queue, spec.Task))
 	call.Jobs = append(call.Jobs, spec)
 	out, err := s.admit(ctx, call)
+	s.noteRun(&call, &out, err)
 	if err != nil {
 		return nil, err
 	}
@@ -247,6 +249,29 @@ func (s *Service) runSchedule(ctx context.Context, req *flexiqv1.RunScheduleRequ
 		s.deps.Bus.PublishReady([]string{ns})
 	}
 	return &flexiqv1.RunScheduleResponse{Result: wire.Results(out.Results)[0]}, nil
+}
+
+// noteRun counts and tells what became of a job that a schedule was told to make.
+func (s *Service) noteRun(call *store.Call, out *store.Outcome, err error) {
+	f := fault.Of(err)
+	switch {
+	case f != nil && (f.Reason == fault.QueueFull || f.Reason == fault.RateLimited):
+		s.count(call.Namespace, wire.AdmissionCounts{Rejected: 1})
+		s.deps.Events.Refused(events.Event{
+			Namespace: call.Namespace, Reason: f.Reason, Origin: call.Origin, Queue: call.Jobs[0].Queue, Task: call.Jobs[0].Task, Details: f.Details,
+		})
+	case f != nil:
+	case out.Shed:
+		s.count(call.Namespace, wire.AdmissionCounts{Shed: 1})
+		s.tellEnqueued(events.JobShed, out.Results[0].Job)
+	default:
+		counts := wire.AdmissionCounts{Admitted: 1}
+		if r := out.Results[0]; !r.Deduplicated && !r.Debounced {
+			counts.Queues = map[string]int64{r.Job.Queue: 1}
+			s.tellEnqueued(events.JobEnqueued, r.Job)
+		}
+		s.count(call.Namespace, counts)
+	}
 }
 
 // admit decides one call under the quota in force.

@@ -56,4 +56,5 @@ func (s *Service) hearSweep(data []byte) {
 		return
 	}
 	s.sweeps.hear(r)
+	s.board.swept(r)
 }

@@ -102,6 +102,7 @@ func (s *Service) hearDispatch(data []byte) {
 	now := time.Now()
 	s.crews.hear(now, r)
 	s.minute.addFinished(now, r)
+	s.board.dispatched(r)
 }
 
 func (s *Service) listWorkers(ctx context.Context, req *flexiqv1.ListWorkersRequest) (*flexiqv1.ListWorkersResponse, error) {

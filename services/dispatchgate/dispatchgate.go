@@ -37,6 +37,7 @@ import (
 
 	"flexiq/pkg/batch"
 	"flexiq/pkg/configcache"
+	"flexiq/pkg/events"
 	"flexiq/pkg/job"
 	"flexiq/pkg/rpc"
 	"flexiq/pkg/store"
@@ -95,7 +96,8 @@ type Deps struct {
 	Store      store.Dispatch
 	Quotas     Quotas
 	Hints      Hints
-	Reports    Reports // nil: nobody is told of workers and finished attempts
+	Reports    Reports           // nil: nobody is told of workers and finished attempts
+	Events     *events.Publisher // nil: nobody is told of anything
 	Log        zerolog.Logger
 	Registerer prometheus.Registerer // nil: the metrics are kept for nobody
 	Batch      *batch.Metrics        // nil: none
@@ -122,6 +124,7 @@ type Service struct {
 	batch   *batch.Metrics
 	metrics *metrics
 	roster  *roster
+	events  *events.Publisher
 	warned  *rate.Sometimes // of unreadable quotas
 	failing *rate.Sometimes // of a store that does not serve claims
 
@@ -150,7 +153,7 @@ func New(cfg Config, deps Deps) (*Service, error) {
 	s := &Service{
 		cfg: cfg, store: deps.Store, quotas: deps.Quotas, hints: deps.Hints, log: deps.Log, batch: deps.Batch,
 		warned: &rate.Sometimes{Interval: 10 * time.Second}, failing: &rate.Sometimes{Interval: 10 * time.Second},
-		seed: maphash.MakeSeed(), roster: newRoster(deps.Reports),
+		seed: maphash.MakeSeed(), roster: newRoster(deps.Reports), events: deps.Events,
 	}
 	var err error
 	if s.metrics, err = newMetrics(deps.Registerer, func() float64 { return float64(s.waiting.Load()) }); err != nil {

@@ -159,6 +159,8 @@ func (l *lane) turn(ctx context.Context, ops []*op) ([][]store.Settled, error) {
 	l.gate.countSettled(settlements, settled)
 	l.gate.roster.settled(settlements, settled)
 	l.gate.noteHolds(picked, grants)
+	l.gate.tellSettled(settlements, settled)
+	l.gate.tellStarted(picked, grants)
 	l.gate.hintReturned(settlements, settled, picked, grants)
 	out := make([][]store.Settled, len(ops))
 	for i, o := range ops {

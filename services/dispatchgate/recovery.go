@@ -48,6 +48,7 @@ func (s *Service) returned(ended []store.Ended) {
 	var namespaces []string
 	seen := make(map[string]bool)
 	s.roster.expired(ended)
+	s.tellExpired(ended)
 	s.log.Info().Int("jobs", len(ended)).Msg("leases ended without a settlement")
 	for _, e := range ended {
 		s.metrics.expired(e.State)

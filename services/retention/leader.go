@@ -25,7 +25,7 @@ func (s *Service) sweeper(term int64) *sweeper {
 	return &sweeper{
 		store: s.deps.Store, cfg: s.cfg, bounds: s.bounds, log: s.deps.Log, term: term,
 		pulse: &pulse{last: time.Now(), patience: s.bounds.patience}, guard: lease.Guard,
-		ready: s.deps.Ready, retryFrom: make(map[string]string),
+		ready: s.deps.Ready, count: s.deps.Count, events: s.deps.Events, holder: s.deps.Holder, retryFrom: make(map[string]string),
 	}
 }
 

@@ -30,6 +30,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/rs/zerolog"
 
+	"flexiq/pkg/events"
 	"flexiq/pkg/fault"
 	"flexiq/pkg/lease"
 	"flexiq/pkg/store"
@@ -102,6 +103,11 @@ type Deps struct {
 	// Tell takes what a sweep did by namespace, as [wire.SweepReport] in JSON;
 	// nil: nobody is told.
 	Tell func(report []byte)
+	// Count takes how many dead letters of a namespace went back to pending, as
+	// [wire.AdmissionReport] in JSON; nil: nobody counts.
+	Count func(report []byte)
+	// Events tells tenants of them; nil: they are not told.
+	Events *events.Publisher
 	// Holder is this process's name in the election, for people.
 	Holder     string
 	Log        zerolog.Logger

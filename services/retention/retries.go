@@ -2,10 +2,12 @@ package retention
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 
 	"github.com/google/uuid"
 
+	"flexiq/pkg/events"
 	"flexiq/pkg/fault"
 	"flexiq/pkg/quota"
 	"flexiq/pkg/store"
@@ -93,6 +95,7 @@ func (s *sweeper) retry(ctx context.Context, r retrying) (*retrying, error) {
 	if moved > 0 && s.ready != nil {
 		s.ready([]string{ns})
 	}
+	s.tellRetried(ns, out)
 	switch {
 	case stopped == errLimited:
 		s.retryFrom[ns] = r.after
@@ -159,4 +162,26 @@ func (s *sweeper) retried(ns string, out []store.Replayed) (moved int64, stopped
 		s.account.change(ns, func(c *wire.SweepCounts) { c.Retried, c.Blocked = c.Retried+moved, c.Blocked+blocked })
 	}
 	return moved, stopped
+}
+
+// tellRetried tells of the jobs that a step made, and counts them.
+func (s *sweeper) tellRetried(ns string, out []store.Replayed) {
+	counts := wire.AdmissionCounts{Queues: map[string]int64{}}
+	for _, o := range out {
+		if o.Job == nil {
+			continue
+		}
+		counts.Admitted++
+		counts.Queues[o.Job.Queue]++
+		s.events.Tell(events.Event{
+			Namespace: ns, Type: events.JobEnqueued, JobID: o.Job.ID, Queue: o.Job.Queue, Task: o.Job.Task, Origin: o.Job.Origin,
+		})
+	}
+	if s.count == nil || counts.Admitted == 0 {
+		return
+	}
+	report, err := json.Marshal(wire.AdmissionReport{Process: s.holder, Namespaces: map[string]wire.AdmissionCounts{ns: counts}})
+	if err == nil { // texts and numbers always marshal
+		s.count(report)
+	}
 }

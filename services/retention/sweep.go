@@ -8,6 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"flexiq/pkg/events"
 	"flexiq/pkg/fault"
 	"flexiq/pkg/namespace"
 	"flexiq/pkg/quota"
@@ -62,7 +63,10 @@ type sweeper struct {
 	agedAt time.Time                   // start of the last age pass that left nothing; zero before
 
 	ready     func(namespaces []string) // tells the gates of retried jobs; nil: nobody
-	retryFrom map[string]string         // by namespace: behind those whose keys were held
+	count     func(report []byte)       // counts them; nil: nobody
+	events    *events.Publisher
+	holder    string
+	retryFrom map[string]string // by namespace: behind those whose keys were held
 
 	pace    *pace
 	rest    time.Duration    // before the next delete

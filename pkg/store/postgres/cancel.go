@@ -94,8 +94,10 @@ func (c *cancellation) try(ctx context.Context, t *tx, l locking) (out store.Can
 		case j == nil, !c.named && (j.cancelled || c.filter.State != "" && c.filter.State != j.job.State):
 			// It moved since it was selected.
 		case j.job.State == job.Pending:
+			move := job.Move{State: job.Cancelled, Attempt: j.job.Attempt}
 			out.Cancelled++
-			ends.add(j, job.Move{State: job.Cancelled, Attempt: j.job.Attempt}, nil, now)
+			out.Ended = append(out.Ended, ended(c.ns, &j.job, move))
+			ends.add(j, move, nil, now)
 		default:
 			out.Cancelling++
 			if !j.cancelled {

@@ -116,11 +116,16 @@ func (e *expiry) try(ctx context.Context, t *tx, units []int, l locking) (missed
 		timedOut := !j.job.StartedAt.Add(j.job.Timeout).After(now)
 		move := j.job.After(job.Ending{Lost: !timedOut, TimedOut: timedOut}, j.cancelled, job.Jitter())
 		ends.add(j, move, nil, now)
-		e.ended[u] = store.Ended{Namespace: e.ns[u], Queue: j.job.Queue, JobID: j.job.ID, State: move.State}
+		e.ended[u] = ended(e.ns[u], &j.job, move)
 	}
 	if ends.empty() {
 		t.mark = 0
 		return missed, nil
 	}
 	return missed, t.commit(ctx, func(b *batch) { ends.write(b, now) })
+}
+
+// ended is a job that a move has ended, or an attempt of it.
+func ended(ns string, j *job.Job, m job.Move) store.Ended {
+	return store.Ended{Namespace: ns, Queue: j.Queue, Task: j.Task, JobID: j.ID, State: m.State, Attempt: m.Attempt}
 }

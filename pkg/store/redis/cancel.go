@@ -36,6 +36,12 @@ func (s *Store) Cancel(ctx context.Context, ns string, sel store.Selection, limi
 		if missing := r.int(); !byFilter {
 			out.NotFound += missing
 		}
+		for ended := r.list(); ended.more(); {
+			e := ended.list()
+			out.Ended = append(out.Ended, store.Ended{
+				Namespace: ns, JobID: e.text(), Queue: e.text(), Task: e.text(), State: job.Cancelled, Attempt: int32(e.int()),
+			})
+		}
 	}
 	return out, nil
 }

@@ -168,7 +168,7 @@ func (s *Store) end(ctx context.Context, found []overdue) ([]store.Ended, error)
 		j := &o.is.job
 		timedOut := !j.StartedAt.Add(j.Timeout).After(o.now)
 		m := j.After(job.Ending{Lost: !timedOut, TimedOut: timedOut}, o.is.cancelling, job.Jitter())
-		out[i] = store.Ended{Namespace: o.ns, Queue: j.Queue, JobID: j.ID, State: m.State}
+		out[i] = store.Ended{Namespace: o.ns, Queue: j.Queue, Task: j.Task, JobID: j.ID, State: m.State, Attempt: m.Attempt}
 		if args[o.ns] == nil {
 			order = append(order, o.ns)
 		}

@@ -44,7 +44,7 @@ func (s *Store) Cancel(ctx context.Context, ns string, sel store.Selection, limi
 			case l == nil, len(sel.IDs) == 0 && !cancels(sel.Filter, l):
 				// It moved since it was selected.
 			default:
-				if err := t.cancel(l, &out); err != nil {
+				if err := t.cancel(ns, l, &out); err != nil {
 					return err
 				}
 			}
@@ -59,10 +59,12 @@ func cancels(f store.Filter, l *live) bool {
 	return !l.cancelled && (f.State == "" || f.State == l.job.State)
 }
 
-func (t *tx) cancel(l *live, out *store.Cancelled) error {
+func (t *tx) cancel(ns string, l *live, out *store.Cancelled) error {
 	if l.job.State == job.Pending {
+		move := job.Move{State: job.Cancelled, Attempt: l.job.Attempt}
 		out.Cancelled++
-		return t.end(l, job.Move{State: job.Cancelled, Attempt: l.job.Attempt}, nil)
+		out.Ended = append(out.Ended, ended(ns, &l.job, move))
+		return t.end(l, move, nil)
 	}
 	out.Cancelling++
 	if l.cancelled {

@@ -97,7 +97,7 @@ func (s *Store) expire(ctx context.Context, limit int) ([]store.Ended, error) {
 		for i, l := range lost {
 			timedOut := !l.job.StartedAt.Add(l.job.Timeout).After(t.now)
 			move := l.job.After(job.Ending{Lost: !timedOut, TimedOut: timedOut}, l.cancelled, job.Jitter())
-			out[i].Queue, out[i].JobID, out[i].State = l.job.Queue, l.job.ID, move.State
+			out[i] = ended(out[i].Namespace, &l.job, move)
 			if err := t.end(l, move, nil); err != nil {
 				return err
 			}
@@ -108,4 +108,9 @@ func (s *Store) expire(ctx context.Context, limit int) ([]store.Ended, error) {
 		return nil, err
 	}
 	return out, nil
+}
+
+// ended is a job that a move has ended, or an attempt of it.
+func ended(ns string, j *job.Job, m job.Move) store.Ended {
+	return store.Ended{Namespace: ns, Queue: j.Queue, Task: j.Task, JobID: j.ID, State: m.State, Attempt: m.Attempt}
 }

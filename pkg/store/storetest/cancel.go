@@ -22,6 +22,22 @@ func (f *fixture) cancel(ns string, ids ...string) store.Cancelled {
 	f.Helper()
 	c, err := f.s.Cancel(f.ctx, ns, store.Selection{IDs: ids}, 1000)
 	f.ok(err)
+	return f.endedBy(ns, c)
+}
+
+// endedBy checks that an answer names the jobs that ended, and returns it without them.
+func (f *fixture) endedBy(ns string, c store.Cancelled) store.Cancelled {
+	f.Helper()
+	seen := make(map[string]bool)
+	for _, e := range c.Ended {
+		j, err := f.s.Job(f.ctx, ns, e.JobID)
+		f.ok(err)
+		equal(f, "ended", e, store.Ended{Namespace: ns, Queue: j.Queue, Task: j.Task, JobID: j.ID, State: job.Cancelled, Attempt: j.Attempt})
+		equal(f, "state of one that ended", j.State, job.Cancelled)
+		seen[e.JobID] = true
+	}
+	equal(f, "jobs that ended", int64(len(seen)), c.Cancelled)
+	c.Ended = nil
 	return c
 }
 
@@ -29,7 +45,7 @@ func (f *fixture) cancelBy(ns string, filter store.Filter, limit int) store.Canc
 	f.Helper()
 	c, err := f.s.Cancel(f.ctx, ns, store.Selection{Filter: filter}, limit)
 	f.ok(err)
-	return c
+	return f.endedBy(ns, c)
 }
 
 func cancelPending(f *fixture) {

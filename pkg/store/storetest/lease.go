@@ -51,7 +51,7 @@ func leaseBeat(f *fixture) {
 	f.clock.Advance(time.Second)
 	equal(f, "never earlier than it was", f.beat(beat(claims[1], time.Second))[0], store.Pulse{Alive: true, ExpiresAt: ends})
 	f.clock.Set(ends.Add(-time.Microsecond))
-	equal(f, "ended", f.expire(), []store.Ended{{Namespace: ns, Queue: "default", JobID: claims[0].Job.ID, State: job.Pending}})
+	equal(f, "ended", f.expire(), []store.Ended{endedOf(claims[0], job.Pending)})
 	f.settle(job.Completed, claims[1])
 	equal(f, "no beats", len(f.beat()), 0)
 }
@@ -105,7 +105,7 @@ func leaseExpired(f *fixture) {
 	f.clock.Set(l.ExpiresAt.Add(-time.Microsecond))
 	equal(f, "before the end", len(f.expire()), 0)
 	f.clock.Set(l.ExpiresAt)
-	equal(f, "at the end", f.expire(), []store.Ended{{Namespace: ns, Queue: "default", JobID: l.Job.ID, State: job.Pending}})
+	equal(f, "at the end", f.expire(), []store.Ended{endedOf(l, job.Pending)})
 	equal(f, "again", len(f.expire()), 0)
 	j := f.state(ns, l.Job.ID, job.Pending)
 	equal(f, "attempt, run_at, worker", [3]any{j.Attempt, j.RunAt, j.Worker}, [3]any{int32(1), jobs[0].RunAt, ""})
@@ -125,7 +125,7 @@ func leaseLastAttempt(f *fixture) {
 	f.clock.Advance(time.Second)
 	l := f.take(ns)
 	f.clock.Advance(lease)
-	equal(f, "ended", f.expire(), []store.Ended{{Namespace: ns, Queue: "default", JobID: l.Job.ID, State: job.Dead}})
+	equal(f, "ended", f.expire(), []store.Ended{endedOf(l, job.Dead)})
 	j := f.state(ns, l.Job.ID, job.Dead)
 	equal(f, "error", j.Error, "worker lost: the lease of attempt 1 ended without a heartbeat or a settlement")
 	equal(f, "finished", j.FinishedAt, f.clock.Now())
@@ -141,7 +141,7 @@ func leaseTimedOut(f *fixture) {
 	f.clock.Advance(time.Second)
 	l := f.take(ns)
 	f.clock.Advance(2 * time.Second)
-	equal(f, "ended", f.expire(), []store.Ended{{Namespace: ns, Queue: "default", JobID: l.Job.ID, State: job.Pending}})
+	equal(f, "ended", f.expire(), []store.Ended{endedOf(l, job.Pending)})
 	j := f.state(ns, l.Job.ID, job.Pending)
 	equal(f, "error", j.Error, "timeout: attempt 1 ran longer than 2s")
 	if wait := j.RunAt.Sub(f.clock.Now()); wait < 30*time.Second || wait > time.Minute {
@@ -174,7 +174,7 @@ func leaseOldest(f *fixture) {
 		f.enqueue(ns, f.spec(queueOf("q")))
 		f.clock.Advance(time.Second)
 		l := f.take(ns)
-		want = append(want, store.Ended{Namespace: ns, Queue: "q", JobID: l.Job.ID, State: job.Pending})
+		want = append(want, endedOf(l, job.Pending))
 	}
 	f.clock.Advance(lease - 2*time.Second) // five are over, two are not
 	for _, part := range [][]store.Ended{want[:2], want[2:4], want[4:5], nil} {
@@ -215,4 +215,9 @@ func leaseRounds(f *fixture) {
 	f.holds(ns, counts{Archived: rounds * each})
 	f.enqueue(ns, f.specs(50)...)
 	equal(f, "one more", outcome(f.try(ns, f.spec())), "QUEUE_FULL")
+}
+
+// endedOf is what a lease that ran out leaves, when its attempt counted.
+func endedOf(l store.Leased, s job.State) store.Ended {
+	return store.Ended{Namespace: l.Job.Namespace, Queue: l.Job.Queue, Task: l.Job.Task, JobID: l.Job.ID, State: s, Attempt: l.Job.Attempt}
 }

@@ -4020,7 +4020,7 @@ var File_flexiq_v1_admin_proto protoreflect.FileDescriptor
 
 const file_flexiq_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x15flexiq/v1/admin.proto\x12\tflexiq.v1\x1a\x13flexiq/v1/job.proto\x1a\x18flexiq/v1/override.proto\x1a\x15flexiq/v1/quota.proto\x1a\x18flexiq/v1/schedule.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"+\n" +
+	"\x15flexiq/v1/admin.proto\x12\tflexiq.v1\x1a\x15flexiq/v1/event.proto\x1a\x13flexiq/v1/job.proto\x1a\x18flexiq/v1/override.proto\x1a\x15flexiq/v1/quota.proto\x1a\x18flexiq/v1/schedule.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"+\n" +
 	"\x0fGetQuotaRequest\x12\x18\n" +
 	"\adefault\x18\x01 \x01(\bR\adefault\"\xd7\x01\n" +
 	"\x10GetQuotaResponse\x12/\n" +
@@ -4347,7 +4347,7 @@ const file_flexiq_v1_admin_proto_rawDesc = "" +
 	"\x04task\x18\x04 \x01(\tR\x04task\x129\n" +
 	"\n" +
 	"started_at\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\tstartedAt\x12D\n" +
-	"\x10lease_expires_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt2\x80\x16\n" +
+	"\x10lease_expires_at\x18\x06 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt2\xd0\x16\n" +
 	"\fAdminService\x12C\n" +
 	"\bGetQuota\x12\x1a.flexiq.v1.GetQuotaRequest\x1a\x1b.flexiq.v1.GetQuotaResponse\x12C\n" +
 	"\bSetQuota\x12\x1a.flexiq.v1.SetQuotaRequest\x1a\x1b.flexiq.v1.SetQuotaResponse\x12F\n" +
@@ -4389,7 +4389,8 @@ const file_flexiq_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"PutSetting\x12\x1c.flexiq.v1.PutSettingRequest\x1a\x1d.flexiq.v1.PutSettingResponse\x12R\n" +
 	"\rDeleteSetting\x12\x1f.flexiq.v1.DeleteSettingRequest\x1a .flexiq.v1.DeleteSettingResponse\x12R\n" +
-	"\rExchangeToken\x12\x1f.flexiq.v1.ExchangeTokenRequest\x1a .flexiq.v1.ExchangeTokenResponseB#Z!flexiq/pkg/api/flexiq/v1;flexiqv1b\x06proto3"
+	"\rExchangeToken\x12\x1f.flexiq.v1.ExchangeTokenRequest\x1a .flexiq.v1.ExchangeTokenResponse\x12N\n" +
+	"\vWatchEvents\x12\x1d.flexiq.v1.WatchEventsRequest\x1a\x1e.flexiq.v1.WatchEventsResponse0\x01B#Z!flexiq/pkg/api/flexiq/v1;flexiqv1b\x06proto3"
 
 var (
 	file_flexiq_v1_admin_proto_rawDescOnce sync.Once
@@ -4483,18 +4484,20 @@ var file_flexiq_v1_admin_proto_goTypes = []any{
 	(*SetOverrideRequest)(nil),        // 75: flexiq.v1.SetOverrideRequest
 	(*ClearOverrideRequest)(nil),      // 76: flexiq.v1.ClearOverrideRequest
 	(*ListOverridesRequest)(nil),      // 77: flexiq.v1.ListOverridesRequest
-	(*PutScheduleResponse)(nil),       // 78: flexiq.v1.PutScheduleResponse
-	(*DeleteScheduleResponse)(nil),    // 79: flexiq.v1.DeleteScheduleResponse
-	(*PauseScheduleResponse)(nil),     // 80: flexiq.v1.PauseScheduleResponse
-	(*ResumeScheduleResponse)(nil),    // 81: flexiq.v1.ResumeScheduleResponse
-	(*RunScheduleResponse)(nil),       // 82: flexiq.v1.RunScheduleResponse
-	(*ListSchedulesResponse)(nil),     // 83: flexiq.v1.ListSchedulesResponse
-	(*PutTriggerResponse)(nil),        // 84: flexiq.v1.PutTriggerResponse
-	(*DeleteTriggerResponse)(nil),     // 85: flexiq.v1.DeleteTriggerResponse
-	(*ListTriggersResponse)(nil),      // 86: flexiq.v1.ListTriggersResponse
-	(*SetOverrideResponse)(nil),       // 87: flexiq.v1.SetOverrideResponse
-	(*ClearOverrideResponse)(nil),     // 88: flexiq.v1.ClearOverrideResponse
-	(*ListOverridesResponse)(nil),     // 89: flexiq.v1.ListOverridesResponse
+	(*WatchEventsRequest)(nil),        // 78: flexiq.v1.WatchEventsRequest
+	(*PutScheduleResponse)(nil),       // 79: flexiq.v1.PutScheduleResponse
+	(*DeleteScheduleResponse)(nil),    // 80: flexiq.v1.DeleteScheduleResponse
+	(*PauseScheduleResponse)(nil),     // 81: flexiq.v1.PauseScheduleResponse
+	(*ResumeScheduleResponse)(nil),    // 82: flexiq.v1.ResumeScheduleResponse
+	(*RunScheduleResponse)(nil),       // 83: flexiq.v1.RunScheduleResponse
+	(*ListSchedulesResponse)(nil),     // 84: flexiq.v1.ListSchedulesResponse
+	(*PutTriggerResponse)(nil),        // 85: flexiq.v1.PutTriggerResponse
+	(*DeleteTriggerResponse)(nil),     // 86: flexiq.v1.DeleteTriggerResponse
+	(*ListTriggersResponse)(nil),      // 87: flexiq.v1.ListTriggersResponse
+	(*SetOverrideResponse)(nil),       // 88: flexiq.v1.SetOverrideResponse
+	(*ClearOverrideResponse)(nil),     // 89: flexiq.v1.ClearOverrideResponse
+	(*ListOverridesResponse)(nil),     // 90: flexiq.v1.ListOverridesResponse
+	(*WatchEventsResponse)(nil),       // 91: flexiq.v1.WatchEventsResponse
 }
 var file_flexiq_v1_admin_proto_depIdxs = []int32{
 	57, // 0: flexiq.v1.GetQuotaResponse.quota:type_name -> flexiq.v1.NamespaceQuota
@@ -4589,43 +4592,45 @@ var file_flexiq_v1_admin_proto_depIdxs = []int32{
 	43, // 89: flexiq.v1.AdminService.PutSetting:input_type -> flexiq.v1.PutSettingRequest
 	45, // 90: flexiq.v1.AdminService.DeleteSetting:input_type -> flexiq.v1.DeleteSettingRequest
 	34, // 91: flexiq.v1.AdminService.ExchangeToken:input_type -> flexiq.v1.ExchangeTokenRequest
-	1,  // 92: flexiq.v1.AdminService.GetQuota:output_type -> flexiq.v1.GetQuotaResponse
-	3,  // 93: flexiq.v1.AdminService.SetQuota:output_type -> flexiq.v1.SetQuotaResponse
-	5,  // 94: flexiq.v1.AdminService.EditQuota:output_type -> flexiq.v1.EditQuotaResponse
-	7,  // 95: flexiq.v1.AdminService.ClearQuota:output_type -> flexiq.v1.ClearQuotaResponse
-	9,  // 96: flexiq.v1.AdminService.GetUsage:output_type -> flexiq.v1.GetUsageResponse
-	48, // 97: flexiq.v1.AdminService.ListQueues:output_type -> flexiq.v1.ListQueuesResponse
-	51, // 98: flexiq.v1.AdminService.ListWorkers:output_type -> flexiq.v1.ListWorkersResponse
-	54, // 99: flexiq.v1.AdminService.Explain:output_type -> flexiq.v1.ExplainResponse
-	16, // 100: flexiq.v1.AdminService.ListDeadLetters:output_type -> flexiq.v1.ListDeadLettersResponse
-	18, // 101: flexiq.v1.AdminService.GetDeadLetter:output_type -> flexiq.v1.GetDeadLetterResponse
-	20, // 102: flexiq.v1.AdminService.DeleteDeadLetters:output_type -> flexiq.v1.DeleteDeadLettersResponse
-	22, // 103: flexiq.v1.AdminService.ReplayDeadLetters:output_type -> flexiq.v1.ReplayDeadLettersResponse
-	78, // 104: flexiq.v1.AdminService.PutSchedule:output_type -> flexiq.v1.PutScheduleResponse
-	79, // 105: flexiq.v1.AdminService.DeleteSchedule:output_type -> flexiq.v1.DeleteScheduleResponse
-	80, // 106: flexiq.v1.AdminService.PauseSchedule:output_type -> flexiq.v1.PauseScheduleResponse
-	81, // 107: flexiq.v1.AdminService.ResumeSchedule:output_type -> flexiq.v1.ResumeScheduleResponse
-	82, // 108: flexiq.v1.AdminService.RunSchedule:output_type -> flexiq.v1.RunScheduleResponse
-	83, // 109: flexiq.v1.AdminService.ListSchedules:output_type -> flexiq.v1.ListSchedulesResponse
-	84, // 110: flexiq.v1.AdminService.PutTrigger:output_type -> flexiq.v1.PutTriggerResponse
-	85, // 111: flexiq.v1.AdminService.DeleteTrigger:output_type -> flexiq.v1.DeleteTriggerResponse
-	86, // 112: flexiq.v1.AdminService.ListTriggers:output_type -> flexiq.v1.ListTriggersResponse
-	87, // 113: flexiq.v1.AdminService.SetOverride:output_type -> flexiq.v1.SetOverrideResponse
-	88, // 114: flexiq.v1.AdminService.ClearOverride:output_type -> flexiq.v1.ClearOverrideResponse
-	89, // 115: flexiq.v1.AdminService.ListOverrides:output_type -> flexiq.v1.ListOverridesResponse
-	25, // 116: flexiq.v1.AdminService.ListAudit:output_type -> flexiq.v1.ListAuditResponse
-	28, // 117: flexiq.v1.AdminService.CreateToken:output_type -> flexiq.v1.CreateTokenResponse
-	30, // 118: flexiq.v1.AdminService.ListTokens:output_type -> flexiq.v1.ListTokensResponse
-	33, // 119: flexiq.v1.AdminService.RevokeToken:output_type -> flexiq.v1.RevokeTokenResponse
-	12, // 120: flexiq.v1.AdminService.ListNamespaces:output_type -> flexiq.v1.ListNamespacesResponse
-	37, // 121: flexiq.v1.AdminService.DeleteNamespace:output_type -> flexiq.v1.DeleteNamespaceResponse
-	40, // 122: flexiq.v1.AdminService.GetSetting:output_type -> flexiq.v1.GetSettingResponse
-	42, // 123: flexiq.v1.AdminService.ListSettings:output_type -> flexiq.v1.ListSettingsResponse
-	44, // 124: flexiq.v1.AdminService.PutSetting:output_type -> flexiq.v1.PutSettingResponse
-	46, // 125: flexiq.v1.AdminService.DeleteSetting:output_type -> flexiq.v1.DeleteSettingResponse
-	35, // 126: flexiq.v1.AdminService.ExchangeToken:output_type -> flexiq.v1.ExchangeTokenResponse
-	92, // [92:127] is the sub-list for method output_type
-	57, // [57:92] is the sub-list for method input_type
+	78, // 92: flexiq.v1.AdminService.WatchEvents:input_type -> flexiq.v1.WatchEventsRequest
+	1,  // 93: flexiq.v1.AdminService.GetQuota:output_type -> flexiq.v1.GetQuotaResponse
+	3,  // 94: flexiq.v1.AdminService.SetQuota:output_type -> flexiq.v1.SetQuotaResponse
+	5,  // 95: flexiq.v1.AdminService.EditQuota:output_type -> flexiq.v1.EditQuotaResponse
+	7,  // 96: flexiq.v1.AdminService.ClearQuota:output_type -> flexiq.v1.ClearQuotaResponse
+	9,  // 97: flexiq.v1.AdminService.GetUsage:output_type -> flexiq.v1.GetUsageResponse
+	48, // 98: flexiq.v1.AdminService.ListQueues:output_type -> flexiq.v1.ListQueuesResponse
+	51, // 99: flexiq.v1.AdminService.ListWorkers:output_type -> flexiq.v1.ListWorkersResponse
+	54, // 100: flexiq.v1.AdminService.Explain:output_type -> flexiq.v1.ExplainResponse
+	16, // 101: flexiq.v1.AdminService.ListDeadLetters:output_type -> flexiq.v1.ListDeadLettersResponse
+	18, // 102: flexiq.v1.AdminService.GetDeadLetter:output_type -> flexiq.v1.GetDeadLetterResponse
+	20, // 103: flexiq.v1.AdminService.DeleteDeadLetters:output_type -> flexiq.v1.DeleteDeadLettersResponse
+	22, // 104: flexiq.v1.AdminService.ReplayDeadLetters:output_type -> flexiq.v1.ReplayDeadLettersResponse
+	79, // 105: flexiq.v1.AdminService.PutSchedule:output_type -> flexiq.v1.PutScheduleResponse
+	80, // 106: flexiq.v1.AdminService.DeleteSchedule:output_type -> flexiq.v1.DeleteScheduleResponse
+	81, // 107: flexiq.v1.AdminService.PauseSchedule:output_type -> flexiq.v1.PauseScheduleResponse
+	82, // 108: flexiq.v1.AdminService.ResumeSchedule:output_type -> flexiq.v1.ResumeScheduleResponse
+	83, // 109: flexiq.v1.AdminService.RunSchedule:output_type -> flexiq.v1.RunScheduleResponse
+	84, // 110: flexiq.v1.AdminService.ListSchedules:output_type -> flexiq.v1.ListSchedulesResponse
+	85, // 111: flexiq.v1.AdminService.PutTrigger:output_type -> flexiq.v1.PutTriggerResponse
+	86, // 112: flexiq.v1.AdminService.DeleteTrigger:output_type -> flexiq.v1.DeleteTriggerResponse
+	87, // 113: flexiq.v1.AdminService.ListTriggers:output_type -> flexiq.v1.ListTriggersResponse
+	88, // 114: flexiq.v1.AdminService.SetOverride:output_type -> flexiq.v1.SetOverrideResponse
+	89, // 115: flexiq.v1.AdminService.ClearOverride:output_type -> flexiq.v1.ClearOverrideResponse
+	90, // 116: flexiq.v1.AdminService.ListOverrides:output_type -> flexiq.v1.ListOverridesResponse
+	25, // 117: flexiq.v1.AdminService.ListAudit:output_type -> flexiq.v1.ListAuditResponse
+	28, // 118: flexiq.v1.AdminService.CreateToken:output_type -> flexiq.v1.CreateTokenResponse
+	30, // 119: flexiq.v1.AdminService.ListTokens:output_type -> flexiq.v1.ListTokensResponse
+	33, // 120: flexiq.v1.AdminService.RevokeToken:output_type -> flexiq.v1.RevokeTokenResponse
+	12, // 121: flexiq.v1.AdminService.ListNamespaces:output_type -> flexiq.v1.ListNamespacesResponse
+	37, // 122: flexiq.v1.AdminService.DeleteNamespace:output_type -> flexiq.v1.DeleteNamespaceResponse
+	40, // 123: flexiq.v1.AdminService.GetSetting:output_type -> flexiq.v1.GetSettingResponse
+	42, // 124: flexiq.v1.AdminService.ListSettings:output_type -> flexiq.v1.ListSettingsResponse
+	44, // 125: flexiq.v1.AdminService.PutSetting:output_type -> flexiq.v1.PutSettingResponse
+	46, // 126: flexiq.v1.AdminService.DeleteSetting:output_type -> flexiq.v1.DeleteSettingResponse
+	35, // 127: flexiq.v1.AdminService.ExchangeToken:output_type -> flexiq.v1.ExchangeTokenResponse
+	91, // 128: flexiq.v1.AdminService.WatchEvents:output_type -> flexiq.v1.WatchEventsResponse
+	93, // [93:129] is the sub-list for method output_type
+	57, // [57:93] is the sub-list for method input_type
 	57, // [57:57] is the sub-list for extension type_name
 	57, // [57:57] is the sub-list for extension extendee
 	0,  // [0:57] is the sub-list for field type_name
@@ -4636,6 +4641,7 @@ func file_flexiq_v1_admin_proto_init() {
 	if File_flexiq_v1_admin_proto != nil {
 		return
 	}
+	file_flexiq_v1_event_proto_init()
 	file_flexiq_v1_job_proto_init()
 	file_flexiq_v1_override_proto_init()
 	file_flexiq_v1_quota_proto_init()

@@ -179,9 +179,15 @@ func (s *Store) Expire(_ context.Context, limit int) ([]store.Ended, error) {
 	for i, r := range over {
 		timedOut := !now.Before(r.job.StartedAt.Add(r.job.Timeout))
 		r.end(job.Ending{Lost: !timedOut, TimedOut: timedOut}, nil, now)
-		out[i] = store.Ended{Namespace: r.job.Namespace, Queue: r.job.Queue, JobID: r.job.ID, State: r.job.State}
+		out[i] = r.ended()
 	}
 	return out, nil
+}
+
+func (r *row) ended() store.Ended {
+	return store.Ended{
+		Namespace: r.job.Namespace, Queue: r.job.Queue, Task: r.job.Task, JobID: r.job.ID, State: r.job.State, Attempt: r.job.Attempt,
+	}
 }
 
 // Ready implements [store.Dispatch].
@@ -230,6 +236,7 @@ func (s *Store) Cancel(_ context.Context, ns string, sel store.Selection, limit 
 		}
 		r.finish(job.Cancelled, s.clock())
 		out.Cancelled++
+		out.Ended = append(out.Ended, r.ended())
 	}
 	return out, nil
 }

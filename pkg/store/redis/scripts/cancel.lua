@@ -4,10 +4,10 @@
 --       3  state that the filter names, or empty
 --       4  number of jobs; then their ids
 --
--- Answers {cancelled, marked, not live}.
+-- Answers {cancelled, marked, not live, the cancelled as {id, queue, task, attempt}}.
 
 local by_filter, state = arg() == '1', optional()
-local cancelled, marked, missing = 0, 0, 0
+local cancelled, marked, missing, ended = 0, 0, 0, {}
 for _ = 1, number() do
   local j = head(arg())
   if not j or j.state ~= PENDING and j.state ~= RUNNING then
@@ -17,6 +17,7 @@ for _ = 1, number() do
   elseif j.state == PENDING then
     move(j, CANCELLED, '')
     cancelled = cancelled + 1
+    ended[cancelled] = { j.id, j.queue, j.task, j.attempt }
   else
     marked = marked + 1
     if not has(j.flags, CANCELLING) then
@@ -25,4 +26,4 @@ for _ = 1, number() do
   end
 end
 write_indexes()
-return { cancelled, marked, missing }
+return { cancelled, marked, missing, ended }
