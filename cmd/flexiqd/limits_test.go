@@ -29,6 +29,10 @@ func TestLimitsOnEveryBackend(t *testing.T) {
 			"a batch larger than the rate":     largerThanRate,
 			"a duplicate costs nothing":        duplicatesAreFree,
 			"returned work is let in":          returnedWork,
+			"a unique key ends with its job":   uniqueKeyEnds,
+			"a debounce keeps the last update": debounceKeepsTheLast,
+			"a debounced update is an enqueue": debounceIsAnEnqueue,
+			"the system's own publishers":      ownPublishers,
 		} {
 			t.Run(name, func(t *testing.T) {
 				test(t, func(ns string) *client.Client { return tenant(t, d.opts.DataDir, "", ns) })
