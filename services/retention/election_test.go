@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -95,42 +96,143 @@ func (f *fixture) dead(ns string) int64 {
 
 func pass(*process) error { return nil }
 
-// A leader that is killed in the middle of a trim is succeeded, round after
-// round, and leaves nothing in the bucket.
+// A leader that is killed in the middle of a trim, after three batches of ten, is
+// succeeded, round after round: the successor trims every namespace in its first
+// sweeps, and nothing is left in the bucket.
 func TestKilledLeaderIsSucceeded(t *testing.T) {
-	f, nc := newFixture(t), testkit.NATS(t)
-	cfg := Config{Maintenance: true, Tick: 200 * time.Millisecond, Lease: 1500 * time.Millisecond}
-	const rows = 100
+	everywhere(t, func(f *fixture) {
+		nc := testkit.NATS(f.T)
+		cfg := Config{Maintenance: true, Tick: 200 * time.Millisecond, Lease: 1500 * time.Millisecond}
+		const rows, small = 100, 30
 
-	var batches atomic.Int32 // of this round
-	killed := make(chan *process, 1)
-	fourthKills := func(p *process) error {
-		if batches.Add(1) != 4 {
-			return nil
+		var batches atomic.Int32 // of this round
+		killed := make(chan *process, 1)
+		fourthKills := func(p *process) error {
+			if batches.Add(1) != 4 {
+				return nil
+			}
+			p.kill()
+			killed <- p
+			return errors.New("killed")
 		}
-		p.kill()
-		killed <- p
-		return errors.New("killed")
+		read := f.in.record(f.T, store.DeadLetters)
+		f.limit("plover", dead(0))
+		f.limit("tansy", dead(1))
+		one, other := f.start(nc, cfg, "one", fourthKills), f.start(nc, cfg, "other", fourthKills)
+		for round := range 3 {
+			batches.Store(0)
+			f.shed("plover", rows)
+			f.shed("tansy", small)
+			victim := <-killed
+			if err := <-victim.done; err != nil {
+				f.Errorf("the killed one ended with %v", err)
+			}
+			if victim == other {
+				one, other = other, one
+			}
+			testkit.Eventually(f.T, "the successor finishes the trim", func() bool { return f.dead("plover") == 0 && f.dead("tansy") == 1 })
+			one = f.start(nc, cfg, fmt.Sprint("new in round ", round), fourthKills)
+		}
+		f.end(one)
+		f.end(other)
+		f.usage("plover")
+		if l := read(); l.most > 10 || l.deleted() != 3*(rows+small)-1 || l.of["tansy"].fewest != 1 {
+			f.Errorf("the database tells of %+v", l)
+		}
+		f.emptyBucket(nc)
+	})
+}
+
+// lateStore is a store that a leader can be cut off from: what it sends is on its way,
+// and arrives later.
+type lateStore struct {
+	store.Store
+	mu     sync.Mutex
+	cut    bool
+	onWay  []store.Trim
+	passed int // trims, before the cut
+}
+
+func (s *lateStore) off() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cut
+}
+
+func (s *lateStore) Trim(ctx context.Context, t store.Trim) (store.Trimmed, error) {
+	s.mu.Lock()
+	if s.passed++; s.passed > 2 {
+		s.cut = true
 	}
-	f.limit("plover", dead(0))
-	one, other := f.start(nc, cfg, "one", fourthKills), f.start(nc, cfg, "other", fourthKills)
-	for round := range 4 {
-		batches.Store(0)
-		f.shed("plover", rows)
-		victim := <-killed
-		if err := <-victim.done; err != nil {
-			t.Errorf("the killed one ended with %v", err)
-		}
-		if victim == other {
-			one, other = other, one
-		}
-		testkit.Eventually(t, "the successor finishes the trim", func() bool { return f.dead("plover") == 0 })
-		one = f.start(nc, cfg, fmt.Sprint("new in round ", round), fourthKills)
+	if s.cut {
+		s.onWay = append(s.onWay, t)
+		s.mu.Unlock()
+		return store.Trimmed{}, errCut
 	}
-	f.end(one)
-	f.end(other)
-	f.usage("plover")
-	f.emptyBucket(nc)
+	s.mu.Unlock()
+	return s.Store.Trim(ctx, t)
+}
+
+func (s *lateStore) Usage(ctx context.Context, names []string) ([]store.Usage, error) {
+	if s.off() {
+		return nil, errCut
+	}
+	return s.Store.Usage(ctx, names)
+}
+
+func (s *lateStore) Namespaces(ctx context.Context, after string, limit int) (store.Page[string], error) {
+	if s.off() {
+		return store.Page[string]{}, errCut
+	}
+	return s.Store.Namespaces(ctx, after, limit)
+}
+
+// A leader that is cut off from the store in the middle of a trim, and goes on,
+// deletes nothing with what it had sent once it was succeeded; and as many rows are
+// deleted as were over.
+func TestLateDeletesAreRefused(t *testing.T) {
+	everywhere(t, func(f *fixture) {
+		nc := testkit.NATS(f.T)
+		const ns, keep, over = "gantry", 20, 70
+		read := f.in.record(f.T, store.DeadLetters)
+		f.limit(ns, dead(keep))
+		f.shed(ns, keep+over)
+		conn, js := connect(f.T, nc)
+		defer conn.Close()
+		cutOff := &lateStore{Store: f.Store}
+		svc, err := New(Config{Maintenance: true, Tick: 200 * time.Millisecond, Lease: 3 * time.Second},
+			Deps{Store: cutOff, JetStream: js, Holder: "cut off", Log: zerolog.Nop()})
+		f.must(err)
+		svc.bounds = bounds{rows: 10, batches: 20, page: 500, call: time.Second, patience: 500 * time.Millisecond}
+		ctx, stop := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- svc.Run(ctx) }()
+		testkit.Eventually(f.T, "the leader is cut off", cutOff.off)
+		if n := f.dead(ns); n != keep+over-20 {
+			f.Errorf("%d rows are left after two batches of 10", n)
+		}
+		next := f.start(nc, Config{Maintenance: true, Tick: 200 * time.Millisecond, Lease: 3 * time.Second}, "next", pass)
+		testkit.Eventually(f.T, "another leads and finishes the trim", func() bool { return f.dead(ns) == keep })
+		f.shed(ns, 5) // which the late ones must not be the ones to delete
+		cutOff.mu.Lock()
+		late := cutOff.onWay
+		cutOff.mu.Unlock()
+		for _, trim := range late {
+			if got, err := f.Trim(f.Context(), trim); err != nil || got != (store.Trimmed{Superseded: true}) {
+				f.Errorf("a late delete of term %d came to %+v, %v", trim.Term, got, err)
+			}
+		}
+		if len(late) == 0 {
+			f.Error("nothing was on its way")
+		}
+		testkit.Eventually(f.T, "sweeps go on", func() bool { return f.dead(ns) == keep })
+		stop()
+		f.must(<-done)
+		f.end(next)
+		if l := read(); l.deleted() != over+5 || l.of[ns].fewest != keep || l.of[ns].disorder > 0 {
+			f.Errorf("the database tells of %+v, want %d rows deleted", l, over+5)
+		}
+	})
 }
 
 // A leader that is cut off from NATS and goes on deletes nothing once there is

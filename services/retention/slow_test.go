@@ -43,7 +43,9 @@ func (s slowly) NewTerm(ctx context.Context, holder string) (int64, error) {
 func (s slowly) Trim(ctx context.Context, t store.Trim) (store.Trimmed, error) {
 	return late(ctx, s, func() (store.Trimmed, error) {
 		done, err := s.Store.Trim(ctx, t)
-		s.deleted(t.Term, done.Dead+done.Shed)
+		if err == nil {
+			s.deleted(t.Term, done.Dead+done.Shed)
+		}
 		return done, err
 	})
 }
