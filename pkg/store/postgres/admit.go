@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"iter"
 	"slices"
 	"time"
 
@@ -13,23 +14,32 @@ import (
 
 // Admit implements [store.Admission].
 func (s *Store) Admit(ctx context.Context, calls []store.Call) ([]store.Outcome, error) {
-	if len(calls) == 0 {
-		return nil, nil
-	}
 	out := make([]store.Outcome, len(calls))
-	g := &group{s: s, op: "admit", names: make([]string, len(calls)), creates: true}
-	for i := range calls {
-		g.names[i] = calls[i].Namespace
+	rest := s.refuse(ctx, calls, out)
+	if len(rest) == 0 {
+		return out, nil
+	}
+	g := &group{s: s, op: "admit", names: make([]string, len(rest)), creates: true}
+	for i, c := range rest {
+		g.names[i] = calls[c].Namespace
 	}
 	g.try = func(ctx context.Context, t *tx, units []int, l locking) ([]int, error) {
-		return (&admission{tx: t, calls: calls, units: units, names: g.namesOf(units), out: out}).run(ctx, l)
+		mine := make([]int, len(units))
+		for i, u := range units {
+			mine[i] = rest[u]
+		}
+		missed, err := (&admission{tx: t, calls: calls, units: mine, names: g.namesOf(units), out: out}).run(ctx, l)
+		for i, c := range missed {
+			missed[i], _ = slices.BinarySearch(rest, c)
+		}
+		return missed, err
 	}
-	g.failed = func(unit int, err error) { out[unit] = store.Outcome{Err: err} }
+	g.failed = func(unit int, err error) { out[rest[unit]] = store.Outcome{Err: err} }
 	err := g.run(ctx)
 	if errors.Is(err, errFlushLost) {
 		first := slices.Clone(out)
 		err = g.run(ctx) // finds what lasts, and writes the rest anew
-		for i := range first {
+		for _, i := range rest {
 			if out[i].Repeat && first[i].Err == nil {
 				out[i] = first[i]
 			}
@@ -50,48 +60,86 @@ type admission struct {
 	out   []store.Outcome
 }
 
+// sight is what an admission sees of its namespaces.
+type sight struct {
+	spaces   map[string]*space
+	found    *findings
+	standing map[string]map[string]admit.Standing
+	now      time.Time
+}
+
+func newSight() *sight {
+	return &sight{make(map[string]*space), newFindings(), make(map[string]map[string]admit.Standing), time.Time{}}
+}
+
+// see queues the reading of it.
+func (a *admission) see(b *batch, into *sight) {
+	a.s.spaces(b, a.names, into.spaces, &into.now)
+	a.look(b, into.found)
+	a.standing(b, into.standing)
+}
+
 // run decides the calls whose namespaces it could lock.
 func (a *admission) run(ctx context.Context, l locking) (missed []int, err error) {
 	a.late, a.repeatable = true, true
-	held, spaces := make(map[string]bool), make(map[string]*space)
-	snapshot := admit.Snapshot{}
-	found, standing := newFindings(), make(map[string]map[string]admit.Standing)
+	held, seen := make(map[string]bool), newSight()
 	err = a.read(ctx, func(b *batch) {
 		b.lock(a.names, l, held)
-		a.s.spaces(b, a.names, spaces, &snapshot.Now)
-		a.look(b, found)
-		a.standing(b, standing)
+		a.see(b, seen)
 	})
 	if err != nil {
 		return nil, err
 	}
 	var plans []decided
 	tells := false // of jobs that another transaction wrote
-	for from, to := 0, 0; from < len(a.units); from = to {
-		name := a.calls[a.units[from]].Namespace
-		var calls []store.Call
-		for to = from; to < len(a.units) && a.calls[a.units[to]].Namespace == name; to++ {
-			calls = append(calls, a.calls[a.units[to]])
-		}
+	for units := range a.byNamespace() {
+		name := a.calls[units[0]].Namespace
 		if !held[name] {
-			missed = append(missed, a.units[from:to]...)
+			missed = append(missed, units...)
 			continue
 		}
-		sp := spaces[name]
-		snapshot.Stamp, snapshot.Pending, snapshot.Bucket = sp.stamp, sp.pending, sp.bucket
-		snapshot.Known, snapshot.Unique, snapshot.Waiting = found.known[name], found.unique[name], found.waiting[name]
-		snapshot.Standing = standing[name]
-		tells = tells || len(snapshot.Known)+len(snapshot.Unique)+len(snapshot.Waiting) > 0
-		one := snapshot
-		plan := admit.Decide(&one, calls)
-		for i, unit := range a.units[from:to] {
-			a.out[unit] = plan.Outcomes[i]
+		d, about := a.decide(units, seen)
+		tells = tells || about
+		for i, unit := range units {
+			a.out[unit] = d.Outcomes[i]
 		}
-		if plan.Writes() {
-			plans = append(plans, decided{name, sp.laned, plan})
+		a.s.pressed.set(name, d.refusesAll())
+		if d.Writes() {
+			plans = append(plans, d)
 		}
 	}
-	return missed, a.carryOut(ctx, plans, tells, snapshot.Now)
+	return missed, a.carryOut(ctx, plans, tells, seen.now)
+}
+
+// byNamespace yields the units of one namespace after the other.
+func (a *admission) byNamespace() iter.Seq[[]int] {
+	return func(yield func([]int) bool) {
+		for from, to := 0, 0; from < len(a.units); from = to {
+			name := a.calls[a.units[from]].Namespace
+			for to = from; to < len(a.units) && a.calls[a.units[to]].Namespace == name; to++ {
+			}
+			if !yield(a.units[from:to]) {
+				return
+			}
+		}
+	}
+}
+
+// decide decides the calls of one namespace. It reports whether jobs that exist
+// are among what it saw.
+func (a *admission) decide(units []int, seen *sight) (d decided, tells bool) {
+	calls := make([]store.Call, len(units))
+	for i, u := range units {
+		calls[i] = a.calls[u]
+	}
+	name := calls[0].Namespace
+	sp := seen.spaces[name]
+	s := admit.Snapshot{
+		Now: seen.now, Stamp: sp.stamp, Pending: sp.pending, Bucket: sp.bucket, Standing: seen.standing[name],
+		Known: seen.found.known[name], Unique: seen.found.unique[name], Waiting: seen.found.waiting[name],
+	}
+	tells = len(s.Known)+len(s.Unique)+len(s.Waiting) > 0
+	return decided{name, sp.laned, admit.Decide(&s, calls)}, tells
 }
 
 // decided is what to write in a namespace.

@@ -103,6 +103,7 @@ type Store struct {
 	timeout   time.Duration
 	flusher   *flusher // nil: transactions flush themselves
 	stuck     stuck
+	pressed   pressed
 	closeOnce sync.Once
 }
 
