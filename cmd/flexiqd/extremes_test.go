@@ -89,7 +89,7 @@ func TestRateChangesWhileBucketsLive(t *testing.T) {
 	eachStore(t, func(t *testing.T, s kept) {
 		url := testkit.NATS(t).ClientURL()
 		d := inProcess(t, append([]string{"--nats-url=" + url}, s.args...)...)
-		inProcess(t, append([]string{"serve", "admission", "--nats-url=" + url}, s.args...)[1:]...)
+		inProcess(t, append([]string{admissionService, "--nats-url=" + url}, s.args...)...)
 		c := tenant(t, d.opts.DataDir, url, "sorrel")
 		began := time.Now()
 		admits := func(when string, calls, want int) {
