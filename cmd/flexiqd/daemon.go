@@ -157,6 +157,9 @@ func (d *daemon) openCaches(context.Context) error {
 	d.poller.Log = d.log
 	d.reg.MustRegister(d.poller)
 	d.caches = configcache.NewCaches(d.store, d.poller.Fresh, configcache.NewMetrics(d.reg))
+	d.reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "flexiq_quotas_unreadable", Help: "Namespaces that stand still because their quota cannot be read, of those that this process works for.",
+	}, func() float64 { return float64(d.caches.Unreadable()) }))
 	d.verifier = auth.NewVerifier(auth.Cached(d.caches.Tokens), time.Now)
 	d.reg.MustRegister(d.verifier.Attempts())
 	d.health.Add(telemetry.Check{Name: "tokens", Critical: true, Run: d.poller.Check})

@@ -17,8 +17,21 @@ import (
 // request has room for. A method answers exactly when the scope opens it, and
 // another's object is answered as one that does not exist.
 func TestIsolationOverHTTPAndGRPC(t *testing.T) {
-	home(t)
-	in := newIsolation(t, inProcess(t))
+	t.Run("one process", func(t *testing.T) {
+		home(t)
+		newIsolation(t, inProcess(t)).matrix()
+	})
+	t.Run("split, on an outside server", func(t *testing.T) {
+		home(t)
+		n := newOutsideNATS(t)
+		d, _ := n.daemon(configService)
+		admission, _ := n.daemon(admissionService)
+		dispatch, _ := n.daemon(dispatchgateService, retentionService)
+		newIsolation(t, d, admission, dispatch).matrix()
+	})
+}
+
+func (in *isolation) matrix() {
 	in.untouched(func() {
 		for i, ns := range callers {
 			doors := []string{auth.DoorHTTP}

@@ -42,7 +42,8 @@ var tenantScopes = []auth.Scope{auth.Produce, auth.Work, auth.Inspect, auth.Admi
 type isolation struct {
 	t        *testing.T
 	d        *daemon
-	http     *http.Client // also for gRPC, without TLS
+	urls     map[string]string // of services that another process has
+	http     *http.Client      // also for gRPC, without TLS
 	platform string
 	tokens   map[string]map[auth.Scope]string // by caller
 	victims  map[string]*victim
@@ -71,7 +72,7 @@ func modes(t *testing.T, test func(t *testing.T, d *daemon)) {
 	})
 }
 
-func newIsolation(t *testing.T, d *daemon) *isolation {
+func newIsolation(t *testing.T, d *daemon, others ...*daemon) *isolation {
 	t.Helper()
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
@@ -79,7 +80,12 @@ func newIsolation(t *testing.T, d *daemon) *isolation {
 	t.Cleanup(transport.CloseIdleConnections)
 	in := &isolation{
 		t: t, d: d, http: &http.Client{Transport: transport}, platform: tokensOf(t, d)["platform"],
-		tokens: map[string]map[auth.Scope]string{}, victims: map[string]*victim{},
+		tokens: map[string]map[auth.Scope]string{}, victims: map[string]*victim{}, urls: map[string]string{},
+	}
+	for _, o := range others {
+		for _, service := range o.served() {
+			in.urls[service] = o.httpURL
+		}
 	}
 	for _, ns := range callers {
 		in.tokens[ns] = map[auth.Scope]string{auth.Platform: in.platform}
@@ -91,6 +97,14 @@ func newIsolation(t *testing.T, d *daemon) *isolation {
 		in.victims[ns] = in.newVictim(ns)
 	}
 	return in
+}
+
+// url is where a service is.
+func (in *isolation) url(service string) string {
+	if url, ok := in.urls[service]; ok {
+		return url
+	}
+	return in.d.httpURL
 }
 
 // token makes a token of any namespace.
@@ -113,7 +127,7 @@ func (in *isolation) token(ns string, scopes ...auth.Scope) string {
 func (in *isolation) newVictim(ns string) *victim {
 	in.t.Helper()
 	v := &victim{name: ns, token: in.token(ns, tenantScopes...), objects: map[string]string{}}
-	c, err := client.Dial(in.t.Context(), client.Options{Server: in.d.httpURL, Token: v.token})
+	c, err := client.Dial(in.t.Context(), client.Options{Server: in.url(auth.ProducerService), Token: v.token})
 	if err != nil {
 		in.t.Fatal(err)
 	}
@@ -235,7 +249,7 @@ func (in *isolation) call(door, token string, m auth.Method, req proto.Message) 
 	for _, h := range []string{"Fq-Namespace", "X-Namespace", "Namespace"} {
 		call.Header().Set(h, namespace.Encode(victims[0]))
 	}
-	res, err := connect.NewClient[raw, raw](in.http, in.d.httpURL+m.Procedure(), append(opts, connect.WithCodec(codec))...).CallUnary(ctx, call)
+	res, err := connect.NewClient[raw, raw](in.http, in.url(m.Service)+m.Procedure(), append(opts, connect.WithCodec(codec))...).CallUnary(ctx, call)
 	if err != nil {
 		code := connect.CodeOf(err).String()
 		return answer{code: code, message: strings.TrimPrefix(err.Error(), code+": ")}

@@ -5,8 +5,10 @@ package main
 import (
 	"database/sql"
 	"fmt"
+	"net/http"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -55,6 +57,8 @@ func TestSoakPropagation(t *testing.T) {
 
 		a.limited(token)
 		report("scribbled document", a.scribbled(t, s, ns, token, scribblers[s.kind]), far)
+
+		report("override, hints working", a.overridden(t, a.token("heron overrides"), 20), near)
 
 		looks := a.neverOlder(token, ns, 200)
 		soak.Figure("confused hints", "200 changes of a quota under hints reordered, repeated and of the future; %d decisions looked at", looks)
@@ -137,6 +141,41 @@ func (a *audience) scribbled(t *testing.T, s kept, ns, token string, write func(
 				}
 			}
 		}
+	}
+	return all
+}
+
+// overridden changes the default of a queue again and again, and tells how long
+// each admission wrote the old one into jobs after the answer.
+func (a *audience) overridden(t *testing.T, token string, times int) (all []time.Duration) {
+	t.Helper()
+	for i := range times {
+		body := fmt.Sprintf(`{"queue":"q","max_attempts":%d}`, i+1)
+		if res := a.call(a.of(configService)[0], token, "AdminService/SetOverride", body); res.Status != http.StatusOK {
+			t.Fatalf("set override: %+v", res)
+		}
+		answered := time.Now()
+		var mu sync.Mutex
+		var group sync.WaitGroup
+		for _, p := range a.of(admissionService) {
+			group.Go(func() {
+				for {
+					asked := time.Now()
+					res := a.call(p, token, "ProducerService/Enqueue", `{"job":{"task":"t","queue":"q"}}`)
+					switch got := fmt.Sprint(testkit.Dig(res.Body, "result", "job", "max_attempts")); {
+					case got == fmt.Sprint(i+1):
+						mu.Lock()
+						defer mu.Unlock()
+						all = append(all, asked.Sub(answered))
+						return
+					case asked.Sub(answered) > testkit.Patience:
+						t.Errorf("an override is not in force after %s: %+v", testkit.Patience, res)
+						return
+					}
+				}
+			})
+		}
+		group.Wait()
 	}
 	return all
 }

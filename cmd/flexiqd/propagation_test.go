@@ -161,14 +161,19 @@ func (a *audience) setQuota(token string, maxPending int) int64 {
 	return revision
 }
 
-// refusedBy makes a call that the quota refuses, and tells by which revision.
-func (a *audience) refusedBy(p *listener, token string) int64 {
+// refusedBy makes a call that the quota refuses, and tells by which revision. It
+// reports false when nothing was decided: the quota changed too often meanwhile,
+// or the store was too slow.
+func (a *audience) refusedBy(p *listener, token string) (revision int64, decided bool) {
 	res := a.call(p, token, "ProducerService/EnqueueBatch", `{"jobs":[{"task":"t"},{"task":"t"}]}`)
+	if res.Status == http.StatusServiceUnavailable {
+		return 0, false
+	}
 	revision, err := strconv.ParseInt(res.Details["revision"], 10, 64)
 	if err != nil {
 		a.t.Errorf("a call over the quota: %+v", res)
 	}
-	return revision
+	return revision, true
 }
 
 // limited sets max_pending to a few, and wants the processes together to admit
@@ -233,12 +238,15 @@ func (a *audience) neverOlder(token, ns string, changes int) (looks int) {
 				mu.Lock()
 				least := max(last, answered)
 				mu.Unlock()
-				if last = a.refusedBy(p, token); last < least {
-					a.t.Errorf("a process decided by revision %d after revision %d", last, least)
+				if by, decided := a.refusedBy(p, token); decided {
+					if by < least {
+						a.t.Errorf("a process decided by revision %d after revision %d", by, least)
+					}
+					mu.Lock()
+					last = by
+					looks++
+					mu.Unlock()
 				}
-				mu.Lock()
-				looks++
-				mu.Unlock()
 				select {
 				case <-done:
 					return

@@ -172,6 +172,18 @@ func (c *Cache[V]) DropAll() {
 	c.epoch++
 }
 
+// count counts the entries that are so, as they were read last.
+func (c *Cache[V]) count(so func(V) bool) (n int) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	for _, s := range c.slots {
+		if c.current(s) && so(s.entry.value) {
+			n++
+		}
+	}
+	return n
+}
+
 // Close cancels the loads that are under way and waits for them; every later
 // Get fails. Closing twice is safe.
 func (c *Cache[V]) Close() {

@@ -192,6 +192,11 @@ func (c Caches) DropAll() {
 	c.Tokens.DropAll()
 }
 
+// Unreadable counts the namespaces in the cache whose quota cannot be read.
+func (c Caches) Unreadable() int {
+	return c.Quotas.count(func(q Quota) bool { return q.Err != nil })
+}
+
 // Close closes the caches.
 func (c Caches) Close() {
 	c.Quotas.Close()

@@ -248,3 +248,30 @@ func TestMetricsTellOfEffect(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+// The number of namespaces that stand still goes up when their quota is read, and
+// down when it is repaired.
+func TestUnreadableQuotasAreCounted(t *testing.T) {
+	broken := store.Document{Raw: []byte(`{"max_pending":-1}`)}
+	src := &documents{quotas: map[string]store.Document{"a": broken, "b": broken, "c": {Raw: []byte(`{"max_pending":1}`)}}}
+	caches := NewCaches(src, always, nil)
+	defer caches.Close()
+	want := func(n int) {
+		t.Helper()
+		for _, ns := range []string{"a", "b", "c", "nobody"} {
+			if _, err := caches.Quotas.Get(t.Context(), ns); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := caches.Unreadable(); got != n {
+			t.Errorf("%d quotas cannot be read, want %d", got, n)
+		}
+	}
+	want(2)
+	src.quotas["a"] = store.Document{}
+	caches.Hint(store.KindQuota, "a", 0)
+	want(1)
+	src.quotas["b"] = src.quotas["c"]
+	caches.Changed(nil)
+	want(0)
+}
