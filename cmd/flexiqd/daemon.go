@@ -327,6 +327,7 @@ func (d *daemon) openServices(ctx context.Context) error {
 		for _, hear := range []func() (func(), error){
 			func() (func(), error) { return d.conn.OnReady(d.dispatchgate.Woken) },
 			func() (func(), error) { return d.conn.OnFreed(d.dispatchgate.Freed) },
+			func() (func(), error) { return d.conn.OnLeft(d.dispatchgate.Left) },
 		} {
 			if _, err := hear(); err != nil {
 				return fmt.Errorf("cannot hear hints: %w", err)

@@ -130,6 +130,8 @@ func (b *backend) openServices(poller *configcache.Poller) {
 		b.must(adm.Close(context.Background()))
 		b.must(b.gate.Close(context.Background()))
 	})
+	_, err = b.conn.OnLeft(b.gate.Left)
+	b.must(err)
 	_, err = b.conn.OnFreed(b.gate.Freed)
 	b.must(err)
 	_, err = b.conn.OnReady(b.gate.Woken)

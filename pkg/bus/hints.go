@@ -17,6 +17,7 @@ import (
 const (
 	subjectReady    = auth.HintPrefix + "ready"
 	subjectFreed    = auth.HintPrefix + "freed"
+	subjectLeft     = auth.HintPrefix + "left"
 	subjectConfig   = auth.HintPrefix + "config."
 	subjectStats    = auth.HintPrefix + "stats.admission"
 	subjectDispatch = auth.HintPrefix + "stats.dispatch"
@@ -58,6 +59,18 @@ func (c *Conn) OnReady(fn func(namespaces []string)) (stop func(), err error) {
 // OnFreed hears of namespaces that may have a free slot. fn must not block.
 func (c *Conn) OnFreed(fn func(namespaces []string)) (stop func(), err error) {
 	return c.hearNames(subjectFreed, fn)
+}
+
+// PublishLeft tells dispatchers that a worker of a namespace has signed off.
+func (c *Conn) PublishLeft(ns, worker string) { c.hint(subjectLeft, []byte(ns+"\n"+worker)) }
+
+// OnLeft hears of workers that have signed off. fn must not block.
+func (c *Conn) OnLeft(fn func(ns, worker string)) (stop func(), err error) {
+	return c.hear(subjectLeft, func(m *nats.Msg) {
+		if ns, worker, ok := strings.Cut(string(m.Data), "\n"); ok {
+			fn(ns, worker)
+		}
+	})
 }
 
 func (c *Conn) hearNames(subject string, fn func(namespaces []string)) (stop func(), err error) {

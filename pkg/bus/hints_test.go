@@ -55,6 +55,14 @@ func TestReady(t *testing.T) {
 	if got := wait(t, "the hint arrives", heard); !slices.Equal(got, []string{"a slot"}) {
 		t.Errorf("got %q", got)
 	}
+	_, err = to.OnLeft(func(ns, worker string) { heard <- []string{ns, worker} })
+	if err != nil {
+		t.Fatal(err)
+	}
+	from.PublishLeft("a space", "a worker")
+	if got := wait(t, "the hint arrives", heard); !slices.Equal(got, []string{"a space", "a worker"}) {
+		t.Errorf("got %q", got)
+	}
 }
 
 type change struct {

@@ -32,6 +32,7 @@ type gate struct {
 	claims   []*flexiqv1.ClaimRequest
 	beats    int
 	undone   int
+	gone     []string               // workers that signed off
 	settled  []*flexiqv1.Settlement // those that were accepted, each once
 	cancel   map[string]bool        // ids to cancel
 	dropping int                    // answers of Settle to lose
@@ -188,8 +189,12 @@ func (g *gate) undo(id auth.Identity, _ *flexiqv1.ClaimRequest, res *flexiqv1.Cl
 func (g *gate) heartbeat(_ context.Context, req *flexiqv1.HeartbeatRequest) (*flexiqv1.HeartbeatResponse, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.beats++
 	defer g.note()
+	if req.GetLeaving() {
+		g.gone = append(g.gone, req.GetWorker())
+		return &flexiqv1.HeartbeatResponse{}, nil
+	}
+	g.beats++
 	if g.deaf {
 		return nil, fault.New(fault.Overloaded, "the gate is overloaded")
 	}

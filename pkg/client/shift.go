@@ -290,6 +290,25 @@ func (s *shift) finish(ctx context.Context) {
 			s.w.opts.Log.Warn().Err(err).Msg("not every settlement was answered before the worker ended")
 		}
 	}
+	s.signOff(bye)
+}
+
+// signOff tells that nothing more comes from this worker. When that is lost, it
+// is listed for a while longer.
+func (s *shift) signOff(ctx context.Context) {
+	var calls sync.WaitGroup
+	for _, src := range s.sources {
+		if !src.worked {
+			continue
+		}
+		calls.Go(func() {
+			req := &flexiqv1.HeartbeatRequest{Worker: s.w.opts.Name, Leaving: true}
+			if err := src.c.wire.call(ctx, "Heartbeat", req, new(flexiqv1.HeartbeatResponse)); err != nil {
+				s.w.opts.Log.Debug().Err(err).Msg("not signed off")
+			}
+		})
+	}
+	calls.Wait()
 }
 
 func (s *shift) awaitFor(d time.Duration) bool {

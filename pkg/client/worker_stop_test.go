@@ -3,6 +3,7 @@ package client_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -105,6 +106,23 @@ func TestStopWithdrawsThePoll(t *testing.T) {
 		}
 		if n := len(c.gate.ready["acme"]); n != 1 {
 			t.Errorf("%d jobs are ready, want 1", n)
+		}
+	})
+}
+
+func TestAWorkerThatEndsSignsOff(t *testing.T) {
+	t.Parallel()
+	overBothDoors(t, func(t *testing.T, door string) {
+		c := hire(t, door, client.WorkerOptions{Name: "mill", MaxJobs: 1})
+		c.worker.HandleAll(func(context.Context, *client.Task) error { return nil })
+		c.gate.push("acme", task("t"))
+		c.start()
+		if err := c.wait(); err != nil {
+			t.Fatal(err)
+		}
+		c.gate.until(t, "it has signed off", func() bool { return slices.Equal(c.gate.gone, []string{"mill"}) })
+		if got := c.gate.outcomes("job-0"); len(got) != 1 {
+			t.Errorf("it signed off before its settlement: %v", got)
 		}
 	})
 }

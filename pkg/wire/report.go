@@ -69,6 +69,7 @@ type WorkerSighting struct {
 	Slots   int32    `json:"slots,omitempty"`
 	Beat    bool     `json:"beat,omitempty"` // it only sent a heartbeat: queues and slots are not told
 	Waiting int      `json:"waiting,omitempty"`
+	Gone    bool     `json:"gone,omitempty"` // it has signed off
 }
 
 // ParseAdmissionReport reads a report. Fields that it does not know are ignored.

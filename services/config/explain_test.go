@@ -175,6 +175,8 @@ func TestExplainWorkers(t *testing.T) {
 	if b := finding(r, "behind"); b["estimate"] != "1s" { // 90 in the last minute
 		t.Errorf("behind: %v", b)
 	}
+	seen(wire.WorkerSighting{Gone: true}) // it has signed off: neither waiting nor busy
+	wantFound(t, ask(), "no_worker q")
 }
 
 func TestListQueuesAndWorkers(t *testing.T) {

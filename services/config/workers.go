@@ -65,6 +65,10 @@ func (c *crews) hear(now time.Time, r wire.DispatchReport) {
 			if c.spaces[ns] == nil {
 				c.spaces[ns] = make(map[string]sighted)
 			}
+			if s.Gone {
+				delete(c.spaces[ns], name)
+				continue
+			}
 			w := c.spaces[ns][name]
 			if !s.Beat {
 				w.queues, w.slots, w.waiting = s.Queues, s.Slots, s.Waiting

@@ -84,11 +84,12 @@ type Quotas interface {
 	Invalidate(namespace string, revision int64)
 }
 
-// Hints tells other gates which namespaces have work again, and which may have
-// a free slot.
+// Hints tells other gates which namespaces have work again, which may have a
+// free slot, and which workers have signed off.
 type Hints interface {
 	PublishReady(namespaces []string)
 	PublishFreed(namespaces []string)
+	PublishLeft(ns, worker string)
 }
 
 // Deps are what the service works with. Store, Quotas and Hints are required.
@@ -240,6 +241,15 @@ func (s *Service) Woken(namespaces []string) { s.each(namespaces, (*room).wake) 
 
 // Freed tells that slots of namespaces may be free. It does not block.
 func (s *Service) Freed(namespaces []string) { s.each(namespaces, (*room).freed) }
+
+// Left tells that a worker has signed off: its claims that still wait are ended,
+// so that no job is claimed for it. It does not block.
+func (s *Service) Left(ns, worker string) { s.left(ns, worker, false) }
+
+func (s *Service) left(ns, worker string, told bool) {
+	s.laneOf(ns).with(func(r *room) { r.dismiss(ns, worker) })
+	s.roster.leaves(ns, worker, told)
+}
 
 // each tells the rooms of namespaces.
 func (s *Service) each(namespaces []string, tell func(r *room, ns string)) {

@@ -32,6 +32,7 @@ type ears struct {
 	mu     sync.Mutex
 	ready  [][]string
 	freed  [][]string
+	left   []string
 	listen func(namespaces []string) // to ready; nil: nobody
 	watch  func(namespaces []string) // to freed; nil: nobody
 }
@@ -54,6 +55,12 @@ func (e *ears) PublishFreed(namespaces []string) {
 	if watch != nil {
 		watch(namespaces)
 	}
+}
+
+func (e *ears) PublishLeft(ns, worker string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.left = append(e.left, ns+" "+worker)
 }
 
 // heard takes the hints of work so far.

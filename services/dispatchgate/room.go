@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"flexiq/pkg/configcache"
+	"flexiq/pkg/fault"
 	"flexiq/pkg/store"
 )
 
@@ -192,6 +193,26 @@ func (r *room) leave(w *waiter) {
 	default:
 		r.remove(w)
 		r.tidy(w.line)
+	}
+}
+
+// dismiss ends the claims of a worker that are waiting. Those that the store is
+// being asked for are answered, which undoes them when nobody is there.
+func (r *room) dismiss(ns, worker string) {
+	t := r.tenants[ns]
+	if t == nil {
+		return
+	}
+	for _, l := range t.lines {
+		for w := l.first; w != nil; {
+			next := w.next
+			if !w.asked && w.want.Worker == worker {
+				r.remove(w)
+				r.out = append(r.out, reply{w: w, err: fault.New(fault.Cancelled, "the worker has signed off")})
+			}
+			w = next
+		}
+		r.tidy(l)
 	}
 }
 

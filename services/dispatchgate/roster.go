@@ -41,6 +41,7 @@ type presence struct {
 	beat    bool // nothing but heartbeats was seen
 	waiting int  // its claims that wait here
 	news    bool // it was seen since the last report
+	left    bool // it has signed off
 	told    time.Time
 }
 
@@ -77,13 +78,24 @@ func (r *roster) waits(want *store.Want, slots int32) (ended func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	p := r.see(k)
-	p.queues, p.slots, p.beat = want.Queues, slots, false
+	p.queues, p.slots, p.beat, p.left = want.Queues, slots, false, false
 	p.waiting++
 	return func() {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		p.waiting--
 		p.news = true
+	}
+}
+
+// leaves tells that a worker has signed off, here or, when it is known here, at
+// another gate.
+func (r *roster) leaves(ns, worker string, here bool) {
+	k := workerKey{ns, worker}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.out != nil && (here || r.workers[k] != nil) {
+		r.see(k).left = true
 	}
 }
 
@@ -147,7 +159,7 @@ func (r *roster) take(now time.Time) map[string]wire.DispatchCounts {
 		if p.news || p.waiting > 0 && (!many || now.Sub(p.told) >= retell) {
 			c := out[k.ns]
 			c.Add(wire.DispatchCounts{Workers: map[string]wire.WorkerSighting{
-				k.worker: {Queues: p.queues, Slots: p.slots, Beat: p.beat, Waiting: p.waiting},
+				k.worker: {Queues: p.queues, Slots: p.slots, Beat: p.beat, Waiting: p.waiting, Gone: p.left},
 			}})
 			out[k.ns] = c
 			p.told, p.news = now, false

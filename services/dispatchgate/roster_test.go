@@ -48,8 +48,8 @@ func (d *desk) take() []wire.DispatchReport {
 func TestReports(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s, d := &asked{}, &desk{}
-		gate, err := New(DefaultConfig(), Deps{Store: s, Quotas: noQuotas{}, Hints: &ears{}, Reports: d, Log: zerolog.Nop()})
+		s, d, hints := &asked{}, &desk{}, &ears{}
+		gate, err := New(DefaultConfig(), Deps{Store: s, Quotas: noQuotas{}, Hints: hints, Reports: d, Log: zerolog.Nop()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,6 +82,45 @@ func TestReports(t *testing.T) {
 		beat := &flexiqv1.HeartbeatRequest{Worker: "busy", Leases: []*flexiqv1.Lease{{JobId: "0190b6a0-0000-7000-8000-000000000000", Lease: "l"}}}
 		gate.heartbeat(worker(t.Context(), "x"), beat, func(*flexiqv1.HeartbeatResponse, error) {})
 		second(one("x", seen("busy", wire.WorkerSighting{Beat: true})))
+		// One signs off: its claim ends, the others wait on.
+		endings := make(chan string, 2)
+		for _, name := range []string{"w", "v"} {
+			req := &flexiqv1.ClaimRequest{Worker: name, Wait: durationOf(500 * time.Millisecond)}
+			gate.claim(worker(t.Context(), "x"), req, func(_ *flexiqv1.ClaimResponse, err error) { endings <- fmt.Sprint(name, " ", err) })
+		}
+		synctest.Wait()
+		bye := &flexiqv1.HeartbeatRequest{Worker: "w", Leaving: true}
+		gate.heartbeat(worker(t.Context(), "x"), bye, func(_ *flexiqv1.HeartbeatResponse, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		if got := <-endings; got != "w CANCELED: the worker has signed off" {
+			t.Errorf("ended: %s", got)
+		}
+		if got := <-endings; got != "v <nil>" {
+			t.Errorf("ended: %s", got)
+		}
+		if diff := cmp.Diff([]string{"x w"}, hints.left); diff != "" {
+			t.Errorf("the other gates are told (-want +got):\n%s", diff)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		told := map[string]bool{}
+		for _, r := range d.take() {
+			for name, w := range r.Namespaces["x"].Workers {
+				told[name] = true
+				if w.Gone != (name == "w") || w.Gone && w.Waiting != 0 {
+					t.Errorf("%s is told as %+v", name, w)
+				}
+			}
+		}
+		if !told["w"] || !told["v"] {
+			t.Errorf("told of %v", told)
+		}
+		time.Sleep(500 * time.Millisecond)
+		gate.Left("x", "stranger") // at another gate
+		second()
 		gate.roster.expired([]store.Ended{{Namespace: "y", Queue: "q", State: job.Pending}})
 		gate.roster.settled([]store.Settlement{{Namespace: "y"}, {Namespace: "y"}}, []store.Settled{{Accepted: true, Queue: "q"}, {Accepted: true, Repeat: true, Queue: "q"}})
 		second(one("y", wire.DispatchCounts{Finished: map[string]int64{"q": 2}}))

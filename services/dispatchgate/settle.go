@@ -174,6 +174,10 @@ func (s *Service) noteHolds(picked []*waiter, grants []store.Grant) {
 
 func (s *Service) heartbeat(ctx context.Context, req *flexiqv1.HeartbeatRequest, done func(*flexiqv1.HeartbeatResponse, error)) {
 	ns := auth.From(ctx).Namespace
+	if req.GetLeaving() {
+		done(s.signOff(ns, req))
+		return
+	}
 	beats, err := s.readBeats(ns, req)
 	if err != nil {
 		done(nil, err)
@@ -190,6 +194,22 @@ func (s *Service) heartbeat(ctx context.Context, req *flexiqv1.HeartbeatRequest,
 	})
 	if err != nil {
 		done(nil, err)
+	}
+}
+
+// signOff is the last that a worker says.
+func (s *Service) signOff(ns string, req *flexiqv1.HeartbeatRequest) (*flexiqv1.HeartbeatResponse, error) {
+	switch w := req.GetWorker(); {
+	case ns == "":
+		return nil, noNamespace()
+	case len(req.GetLeases()) > 0:
+		return nil, fault.Invalid("leases", "must not be given with leaving")
+	case namespace.Check(w) != nil:
+		return nil, fault.Invalid("worker", "%v", namespace.Check(w))
+	default:
+		s.left(ns, w, true)
+		s.hints.PublishLeft(ns, w)
+		return &flexiqv1.HeartbeatResponse{}, nil
 	}
 }
 

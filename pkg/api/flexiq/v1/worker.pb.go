@@ -246,7 +246,10 @@ type HeartbeatRequest struct {
 	Extend *durationpb.Duration `protobuf:"bytes,2,opt,name=extend,proto3" json:"extend,omitempty"`
 	// Name of the worker, as in its claims, so that operators see it alive while it claims nothing.
 	// Absent: not told.
-	Worker        string `protobuf:"bytes,3,opt,name=worker,proto3" json:"worker,omitempty"`
+	Worker string `protobuf:"bytes,3,opt,name=worker,proto3" json:"worker,omitempty"`
+	// The worker ends: it holds no lease and waits for no claim. Its claims that still wait are ended
+	// with CANCELED, and operators see it no more. It is given with a worker and without leases.
+	Leaving       bool `protobuf:"varint,4,opt,name=leaving,proto3" json:"leaving,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -300,6 +303,13 @@ func (x *HeartbeatRequest) GetWorker() string {
 		return x.Worker
 	}
 	return ""
+}
+
+func (x *HeartbeatRequest) GetLeaving() bool {
+	if x != nil {
+		return x.Leaving
+	}
+	return false
 }
 
 // Lease names one claim of one job.
@@ -701,11 +711,12 @@ const file_flexiq_v1_worker_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\v2\x0e.flexiq.v1.JobR\x03job\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\tR\x05lease\x12D\n" +
 	"\x10lease_expires_at\x18\x03 \x01(\v2\x1a.google.protobuf.TimestampR\x0eleaseExpiresAt\x123\n" +
-	"\atimeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"\x87\x01\n" +
+	"\atimeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationR\atimeout\"\xa1\x01\n" +
 	"\x10HeartbeatRequest\x12(\n" +
 	"\x06leases\x18\x01 \x03(\v2\x10.flexiq.v1.LeaseR\x06leases\x121\n" +
 	"\x06extend\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\x06extend\x12\x16\n" +
-	"\x06worker\x18\x03 \x01(\tR\x06worker\"4\n" +
+	"\x06worker\x18\x03 \x01(\tR\x06worker\x12\x18\n" +
+	"\aleaving\x18\x04 \x01(\bR\aleaving\"4\n" +
 	"\x05Lease\x12\x15\n" +
 	"\x06job_id\x18\x01 \x01(\tR\x05jobId\x12\x14\n" +
 	"\x05lease\x18\x02 \x01(\tR\x05lease\"[\n" +
