@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -63,7 +64,7 @@ func TestDoctor(t *testing.T) {
 	home(t)
 	path := filepath.Join(t.TempDir(), "store.db")
 	at := "--store=sqlite:" + path
-	if status, _, stderr := command(t, "doctor", at); status != exitError || !strings.Contains(stderr, "unable to open") {
+	if status, _, stderr := command(t, "doctor", at); status != exitError || !strings.Contains(stderr, "there is no store at "+path) {
 		t.Errorf("without a store: status %d, %q", status, stderr)
 	}
 	fill(t, storeOptions{url: "sqlite:" + path})
@@ -129,5 +130,45 @@ func TestPrintable(t *testing.T) {
 		if got := printable(in); got != want {
 			t.Errorf("printable(%q) is %s, want %s", in, got, want)
 		}
+	}
+}
+
+// A store that is not there is named, once, and is not made.
+func TestAMissingStoreIsNamed(t *testing.T) {
+	dir := home(t)
+	path := filepath.Join(dir, "none", "flexiq.db")
+	closed := "127.0.0.1:" + testkit.FreePort(t)
+	for url, want := range map[string]string{
+		"sqlite:" + path:                        "flexiqd: there is no store at " + path + ": flexiqd migrate up makes one, and --store or --data-dir names another\n",
+		"postgres://u:secret@" + closed + "/db": "flexiqd: cannot reach the store postgres://u:xxxxx@" + closed + "/db: dial tcp " + closed + ": connect: connection refused\n",
+		"redis://:secret@" + closed:             "flexiqd: cannot reach the store redis://:xxxxx@" + closed + ": dial tcp " + closed + ": connect: connection refused\n",
+	} {
+		for _, verb := range []string{"doctor", "migrate status"} {
+			status, stdout, stderr := command(t, append(strings.Fields(verb), "--store="+url)...)
+			if status != exitError || stdout != "" || stderr != want {
+				t.Errorf("%s of %s: status %d, %q%q, want %q", verb, url, status, stdout, stderr, want)
+			}
+		}
+	}
+	if _, err := os.Stat(filepath.Dir(path)); err == nil {
+		t.Error("a folder was made for a store that was only looked at")
+	}
+}
+
+// An option that is empty in the environment is not set.
+func TestEmptyEnvironment(t *testing.T) {
+	dir := home(t)
+	for _, name := range []string{
+		"FLEXIQ_STORE", "FLEXIQ_STORE_FILE", "FLEXIQ_NATS_AUTH", "FLEXIQ_NATS_CREDS", "FLEXIQ_TLS_CERT", "FLEXIQ_TLS_KEY", "FLEXIQ_TLS_CA",
+		"FLEXIQ_CLAIM_LEASE", "FLEXIQ_MAX_PAYLOAD", "FLEXIQ_ARCHIVE_AGE", "FLEXIQ_INSECURE", "FLEXIQ_PG_SCHEMA",
+	} {
+		t.Setenv(name, "")
+	}
+	if status, stdout, stderr := command(t, "migrate", "up", "--data-dir="+filepath.Join(dir, "d")); status != exitOK {
+		t.Errorf("migrate up: status %d: %s%s", status, stdout, stderr)
+	}
+	// Refused for what it lacks, and not for what is empty.
+	if status, _, stderr := command(t, "serve", "admission"); status != exitUsage || !strings.HasPrefix(stderr, "flexiqd: --nats-url: is required") {
+		t.Errorf("serve: status %d: %s", status, stderr)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"os/signal"
 	"runtime"
 	"runtime/debug"
+	"strings"
 	"syscall"
 
 	"github.com/alecthomas/kong"
@@ -39,6 +40,7 @@ const (
 // are not in args come from the environment.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	tuneMemory()
+	dropEmpty()
 	var cli commands
 	exited := false
 	parser, err := newParser(&cli, stdout, stderr, func(int) { exited = true })
@@ -65,6 +67,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitError
 	}
 	return exitOK
+}
+
+// dropEmpty takes options out of the environment that are empty there: files of
+// settings list them without a value, and mean that they are not set.
+func dropEmpty() {
+	for _, setting := range os.Environ() {
+		if name, value, _ := strings.Cut(setting, "="); value == "" && strings.HasPrefix(name, "FLEXIQ_") {
+			os.Unsetenv(name)
+		}
+	}
 }
 
 // newParser makes the parser of the command line. kong calls exit after --help

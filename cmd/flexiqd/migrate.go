@@ -15,7 +15,7 @@ import (
 type migrateCommand struct {
 	Up     upCommand     `cmd:"" help:"Create the store, or bring it up to this program."`
 	Status statusCommand `cmd:"" help:"Show which steps the store has and which it misses."`
-	Down   downCommand   `cmd:"" help:"Take the last step back, unless that would delete data."`
+	Down   downCommand   `cmd:"" help:"Take the last step back, if it has a way back (see status)."`
 }
 
 type (
@@ -88,13 +88,17 @@ func writeStatus(w io.Writer, s migration.Status) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
-	fmt.Fprintln(t, "\nSTEP\tNAME\tSTATE\tREASON")
+	fmt.Fprintln(t, "\nSTEP\tNAME\tSTATE\tWAY BACK\tREASON")
 	for _, step := range s.Steps {
 		state := "missing"
 		if s.Applied(step) {
 			state = "applied"
 		}
-		fmt.Fprintf(t, "%04d\t%s\t%s\t%s\n", step.Version, step.Name, state, step.Reason)
+		back := "no"
+		if step.Down != "" {
+			back = "yes"
+		}
+		fmt.Fprintf(t, "%04d\t%s\t%s\t%s\t%s\n", step.Version, step.Name, state, back, step.Reason)
 	}
 	return t.Flush()
 }

@@ -13,7 +13,7 @@ var (
 	hasVersion = regexp.MustCompile(`^the store has version \d+\n`)
 	ofStore    = regexp.MustCompile(`version of the store +\d+\n`)
 	firstStep  = regexp.MustCompile(`0001 +initial +applied `)
-	keepsData  = regexp.MustCompile(`would delete every job|without losing data|no step to take back`)
+	keepsData  = regexp.MustCompile(`would delete every job|has no way back|no step to take back`)
 )
 
 func TestMigrateOnEveryBackend(t *testing.T) {

@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,8 +42,52 @@ func openStore(ctx context.Context, o storeOptions, log zerolog.Logger) (store.S
 	return b.open(ctx, log)
 }
 
-// backend is what the URL names.
+// backend is what the URL names. Its errors say plainly that there is no store, or
+// that it cannot be reached.
 func (o storeOptions) backend() (backend, error) {
+	b, err := o.kind()
+	if err != nil {
+		return b, err
+	}
+	raw := b
+	b.open = func(ctx context.Context, log zerolog.Logger) (store.Store, error) {
+		s, err := raw.open(ctx, log)
+		return s, o.plainly(err)
+	}
+	b.status = func(ctx context.Context) (migration.Status, error) {
+		s, err := raw.status(ctx)
+		return s, o.plainly(err)
+	}
+	b.down = func(ctx context.Context) (migration.Step, error) {
+		s, err := raw.down(ctx)
+		return s, o.plainly(err)
+	}
+	return b, nil
+}
+
+// plainly names the store that cannot be reached, and why, once.
+func (o storeOptions) plainly(err error) error {
+	var lookup *net.DNSError
+	var dial *net.OpError
+	switch {
+	case errors.As(err, &lookup):
+		return fmt.Errorf("cannot reach the store %s: %w", redactURL(o.url), lookup)
+	case errors.As(err, &dial) && dial.Op == "dial":
+		return fmt.Errorf("cannot reach the store %s: %w", redactURL(o.url), dial)
+	}
+	return err
+}
+
+// present makes sure that there is a file to look at: only the daemon and
+// migrate up make one.
+func present(path string) error {
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("there is no store at %s: flexiqd migrate up makes one, and --store or --data-dir names another", path)
+	}
+	return nil // whatever else is wrong shows when it is opened
+}
+
+func (o storeOptions) kind() (backend, error) {
 	scheme, rest, _ := strings.Cut(o.url, ":")
 	switch scheme {
 	case "sqlite":
@@ -48,9 +95,19 @@ func (o storeOptions) backend() (backend, error) {
 			return backend{}, &usageError{"--store", "names no file; use sqlite:PATH"}
 		}
 		return backend{
-			open:   func(ctx context.Context, log zerolog.Logger) (store.Store, error) { return o.openFile(ctx, rest, log) },
-			status: func(ctx context.Context) (migration.Status, error) { return sqlite.SchemaStatus(ctx, rest) },
-			down:   func(ctx context.Context) (migration.Step, error) { return sqlite.MigrateDown(ctx, rest) },
+			open: func(ctx context.Context, log zerolog.Logger) (store.Store, error) { return o.openFile(ctx, rest, log) },
+			status: func(ctx context.Context) (migration.Status, error) {
+				if err := present(rest); err != nil {
+					return migration.Status{}, err
+				}
+				return sqlite.SchemaStatus(ctx, rest)
+			},
+			down: func(ctx context.Context) (migration.Step, error) {
+				if err := present(rest); err != nil {
+					return migration.Step{}, err
+				}
+				return sqlite.MigrateDown(ctx, rest)
+			},
 		}, nil
 	case "postgres", "postgresql":
 		return backend{
@@ -80,6 +137,8 @@ func (o storeOptions) openFile(ctx context.Context, path string, log zerolog.Log
 		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 			return nil, fmt.Errorf("cannot create the store's folder: %w", err)
 		}
+	} else if err := present(path); err != nil {
+		return nil, err
 	}
 	return sqlite.Open(ctx, path, sqlite.Options{Log: log, NoMigrate: !o.migrate})
 }

@@ -186,10 +186,10 @@ func codeOf(r fault.Reason) fault.Code {
 
 // summaryOf is a fault on one line.
 func summaryOf(f *fault.Error) string {
-	if f.Reason == client.Unreachable {
-		return string(f.Reason) + ": " + f.Message // its code is the same word
+	if code := codeOf(f.Reason); string(code) != string(f.Reason) {
+		return fmt.Sprintf("%s %s: %s", code, f.Reason, f.Message)
 	}
-	return fmt.Sprintf("%s %s: %s", codeOf(f.Reason), f.Reason, f.Message)
+	return string(f.Reason) + ": " + f.Message
 }
 
 // complain prints a fault on standard error: for people, or as the same JSON

@@ -8,7 +8,13 @@ import (
 )
 
 type usageCmd struct {
-	All bool `help:"All namespaces, the fullest first (platform token)."`
+	All bool `help:"All namespaces, the fullest first, without the last minute (platform token)."`
+}
+
+// Help is shown by --help.
+func (cmd *usageCmd) Help() string {
+	return "The counts are of this moment. The last minute is added up from what processes report each second: it is up to two " +
+		"seconds late, and begins at nothing when the service config starts."
 }
 
 func (cmd *usageCmd) Run(s *session) error {

@@ -14,6 +14,7 @@ import (
 	"github.com/nats-io/nuid"
 	"google.golang.org/protobuf/proto"
 
+	"flexiq/pkg/auth"
 	"flexiq/pkg/fault"
 	"flexiq/pkg/rpc"
 )
@@ -76,7 +77,7 @@ func Encode(ctx context.Context, req proto.Message) (*nats.Msg, error) {
 // absence of any service, come back as faults.
 func Decode(msg *nats.Msg, res proto.Message) error {
 	if isNoResponders(msg) {
-		return fault.New(fault.Overloaded, "no service answers this request now")
+		return fault.Wrap(ErrNoService, fault.Overloaded, "no process of the service %s answers now", serviceOf(res))
 	}
 	if msg.Header.Get(headerErrorCode) != "" {
 		return decodeError(msg)
@@ -85,6 +86,21 @@ func Decode(msg *nats.Msg, res proto.Message) error {
 		return fault.Wrap(err, fault.Internal, "the answer cannot be decoded")
 	}
 	return nil
+}
+
+// ErrNoService is the cause of the error of a call that reached nobody.
+var ErrNoService = errors.New("nobody listens for the request")
+
+// serviceOf is the service, by the name of its processes, that gives an answer.
+func serviceOf(res proto.Message) string {
+	m, _ := auth.MethodNamed(strings.TrimSuffix(string(res.ProtoReflect().Descriptor().Name()), "Response"))
+	switch m.Service {
+	case auth.ProducerService:
+		return "admission"
+	case auth.WorkerService:
+		return "dispatchgate"
+	}
+	return "config"
 }
 
 // isNoResponders reports whether a message is the server's word that nobody

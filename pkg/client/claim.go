@@ -97,7 +97,7 @@ func (s *shift) judge(src *source, err error) {
 		s.heard(src, claims, err)
 	}
 	if err == nil {
-		src.worked, src.refused = true, time.Time{}
+		src.worked, src.refused, src.silent = true, time.Time{}, time.Time{}
 		src.pause.reset()
 		return
 	}
@@ -115,10 +115,20 @@ func (s *shift) judge(src *source, err error) {
 	}
 }
 
+// drainPatience is how long a draining worker waits for a server that does not
+// answer: nobody can say that no work is left. Others wait for ever.
+const drainPatience = 30 * time.Second
+
 // hopeless reports whether no later claim can fare better. A token that worked
 // and now does not may be fine: NATS cannot tell one that was revoked from one
 // that cannot be checked for the moment.
 func (s *shift) hopeless(src *source, f *fault.Error, now time.Time) bool {
+	if src.silent.IsZero() {
+		src.silent = now
+	}
+	if s.w.opts.Drain && unknown(f) && now.Sub(src.silent) >= s.w.silence {
+		return true
+	}
 	switch f.Reason {
 	case fault.PermissionDenied, fault.InvalidRequest, fault.Unimplemented:
 		return true

@@ -89,7 +89,7 @@ func (t *natsTransport) poll(ctx context.Context, req *flexiqv1.ClaimRequest) (*
 	select {
 	case answer := <-in.answers:
 		t.keepInbox(in)
-		return claimed(answer)
+		return t.claimed(answer)
 	case <-ctx.Done():
 		err = ctx.Err()
 	case err = <-in.denied:
@@ -99,7 +99,7 @@ func (t *natsTransport) poll(ctx context.Context, req *flexiqv1.ClaimRequest) (*
 	t.withdraw(ctx, in)
 	select {
 	case answer := <-in.answers:
-		return claimed(answer)
+		return t.claimed(answer)
 	default:
 		return nil, fault.Of(err)
 	}
@@ -126,10 +126,10 @@ func (t *natsTransport) withdraw(ctx context.Context, in *inbox) {
 	in.drop()
 }
 
-func claimed(answer *nats.Msg) (*flexiqv1.ClaimResponse, error) {
+func (t *natsTransport) claimed(answer *nats.Msg) (*flexiqv1.ClaimResponse, error) {
 	res := new(flexiqv1.ClaimResponse)
 	if err := bus.Decode(answer, res); err != nil {
-		return nil, err
+		return nil, t.fault(err)
 	}
 	return res, nil
 }

@@ -12,12 +12,14 @@ import (
 	"connectrpc.com/connect"
 	"github.com/nats-io/nats.go"
 
+	"flexiq/pkg/bus"
 	"flexiq/pkg/fault"
 	"flexiq/pkg/rpc"
 )
 
 // Unreachable is the reason of errors that no server answered: there is none at
-// the address, or the connection to it broke. It is the client's own; gRPC's
+// the address, the connection to it broke, or the service that is asked does not
+// run. It is the client's own; gRPC's
 // code of that name says the same.
 const Unreachable fault.Reason = "UNAVAILABLE"
 
@@ -93,6 +95,8 @@ func (t *natsTransport) fault(err error) error {
 	switch {
 	case cause == nil && t.conn.Raw().IsConnected():
 		return err
+	case errors.Is(cause, bus.ErrNoService):
+		return fault.Wrap(unsent{cause}, Unreachable, "%s", f.Message)
 	case cause != nil && neverSent(cause):
 		return unreachable(t.server, unsent{cause})
 	}

@@ -111,7 +111,7 @@ func (s *shift) settle(a *attempt, st *flexiqv1.Settlement) {
 		}
 		if err == nil {
 			if res.GetAccepted() {
-				s.count(st)
+				s.count(st, res)
 			} else {
 				s.w.lost.Add(1)
 				about(log.Warn()).Str("reason", res.GetReason()).Msg("the settlement was refused")
@@ -147,8 +147,13 @@ func (s *shift) leaseOver(a *attempt) bool {
 	return time.Now().After(a.deadline.Add(longOver))
 }
 
-func (s *shift) count(st *flexiqv1.Settlement) {
-	switch job.Outcome(st.GetOutcome()) {
+// count counts an outcome. A failure that was the last is a death.
+func (s *shift) count(st *flexiqv1.Settlement, res *flexiqv1.SettleResult) {
+	outcome := job.Outcome(st.GetOutcome())
+	if outcome == job.Failed && res.GetStatus() == string(job.Dead) {
+		outcome = job.GivenUp
+	}
+	switch outcome {
 	case job.Completed:
 		s.w.completed.Add(1)
 	case job.Failed:

@@ -55,6 +55,7 @@ type source struct {
 	failure error         // no claim ever again
 	worked  bool          // a claim was answered
 	refused time.Time     // since when the token is not accepted; zero: it is
+	silent  time.Time     // since when no claim was answered; zero: the last one was
 	wake    chan struct{} // tells the heartbeats of an earlier deadline
 	nextDue time.Time     // when heartbeats look next; guarded by the shift's mu
 	outage  outage

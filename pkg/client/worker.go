@@ -70,6 +70,8 @@ type WorkerOptions struct {
 
 // WorkerStats count what a worker has done with the jobs it claimed.
 type WorkerStats struct {
+	// Failed jobs are tried again, Dead ones not: their handler or their last
+	// attempt was the end of them.
 	Completed, Failed, Dead, Released int64
 	// Lost jobs ran here, but their outcome came too late to count.
 	Lost int64
@@ -85,6 +87,7 @@ type Worker struct {
 	handlers map[string]Handler
 	fallback Handler
 	trust    time.Duration // see defaultTrust
+	silence  time.Duration // see drainPatience
 
 	completed, failed, dead, released, lost atomic.Int64
 }
@@ -100,7 +103,7 @@ func NewWorker(o WorkerOptions, clients ...*Client) (*Worker, error) {
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	return &Worker{opts: o, clients: clients, handlers: make(map[string]Handler), trust: defaultTrust}, nil
+	return &Worker{opts: o, clients: clients, handlers: make(map[string]Handler), trust: defaultTrust, silence: drainPatience}, nil
 }
 
 func (o *WorkerOptions) fill() {

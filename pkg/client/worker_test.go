@@ -405,6 +405,28 @@ func TestWorkerEndsWhenItsTokenIsNoLongerAccepted(t *testing.T) {
 	})
 }
 
+// A service that does not run is named, and a worker that was to end when all is
+// done does not wait for it for ever.
+func TestAServiceThatDoesNotRunIsNamed(t *testing.T) {
+	t.Parallel()
+	in := install(t)
+	c := in.dial(client.Options{Token: in.token("acme", auth.Work, auth.Produce, auth.Inspect), RetryFor: -1})
+	w, err := client.NewWorker(client.WorkerOptions{Drain: true}, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Hasten(200 * time.Millisecond)
+	w.HandleAll(func(context.Context, *client.Task) error { return nil })
+	_, usage := c.Admin().GetUsage(t.Context())
+	_, enqueue := c.Enqueue(t.Context(), client.Job{Task: "t"})
+	for service, err := range map[string]error{"dispatchgate": w.Run(t.Context()), "config": usage, "admission": enqueue} {
+		want := "no process of the service " + service + " answers now"
+		if f := fault.Of(err); f == nil || f.Reason != client.Unreachable || f.Message != want || client.MayHaveEnqueued(err) {
+			t.Errorf("%s: %v, want UNAVAILABLE: %s", service, err, want)
+		}
+	}
+}
+
 func TestNewWorkerRefusesWhatCannotWork(t *testing.T) {
 	t.Parallel()
 	in := install(t)

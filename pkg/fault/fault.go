@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"maps"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -113,9 +114,10 @@ func New(r Reason, format string, args ...any) *Error {
 }
 
 // Invalid makes an INVALID_REQUEST for one request field, named in the message
-// and in the details.
+// and in the details. A text that begins with the field's name does not get it twice.
 func Invalid(field, format string, args ...any) *Error {
-	return New(InvalidRequest, "%s: %s", field, fmt.Sprintf(format, args...)).With(KeyField, field)
+	text := strings.TrimPrefix(fmt.Sprintf(format, args...), field+": ")
+	return New(InvalidRequest, "%s: %s", field, text).With(KeyField, field)
 }
 
 // Wrap makes an error whose cause is logged but never shown.

@@ -151,3 +151,15 @@ func TestWithAllKeepsWhatIsThere(t *testing.T) {
 		t.Errorf("got %v, want %v", e.Details, want)
 	}
 }
+
+func TestAFieldIsNamedOnce(t *testing.T) {
+	for text, want := range map[string]string{
+		"must be given":       "cron: must be given",
+		"cron: no such day":   "cron: no such day",
+		"cronut: is no field": "cron: cronut: is no field",
+	} {
+		if got := fault.Invalid("cron", "%s", text); got.Message != want || got.Details[fault.KeyField] != "cron" {
+			t.Errorf("%q: %q of %q, want %q", text, got.Message, got.Details[fault.KeyField], want)
+		}
+	}
+}

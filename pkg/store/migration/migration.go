@@ -151,7 +151,7 @@ func (s Steps) Last(version int64) (Step, error) {
 	case version == 1:
 		return Step{}, errors.New("the first step made the tables: taking it back would delete every job; drop the store yourself if that is meant")
 	}
-	return Step{}, fmt.Errorf("step %d (%s) cannot be taken back without losing data", step.Version, step.Name)
+	return Step{}, fmt.Errorf("step %d (%s) has no way back, because undoing it would lose data: to go back, restore a backup from before it", step.Version, step.Name)
 }
 
 // Status is where a store's schema stands.

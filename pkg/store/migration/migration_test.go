@@ -70,7 +70,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestLastAndAfter(t *testing.T) {
-	for version, want := range map[int64]string{0: "no step to take back", 1: "would delete every job", 2: "without losing data", 3: "", 4: "use the program"} {
+	for version, want := range map[int64]string{0: "no step to take back", 1: "would delete every job", 2: "has no way back", 3: "", 4: "use the program"} {
 		step, err := three.Last(version)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) || err == nil && step.Version != version {
 			t.Errorf("version %d: got %+v, %v", version, step, err)
