@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	flexiqv1 "flexiq/pkg/api/flexiq/v1"
 	"flexiq/pkg/auth"
 	"flexiq/pkg/client"
 	"flexiq/pkg/fault"
@@ -21,14 +22,14 @@ var plainPaths = []producerPath{
 		try: func(s *scene, again bool) reply {
 			return s.publish("Enqueue", again, 1, `{"job":%s}`, `"unique_key":"plain"`)
 		},
-		line: untold(1),
+		line: untold(job.OriginEnqueue, 1),
 	},
 	{
 		name: "a plain publish of a batch", from: []string{"rpc EnqueueBatch", "func admission.enqueueBatch", "store Admit"},
 		try: func(s *scene, again bool) reply {
 			return s.publish("EnqueueBatch", again, 2, `{"jobs":[%s]}`, `"metadata":{"k":"v"}`)
 		},
-		line: untold(2),
+		line: untold(job.OriginEnqueue, 2),
 	},
 }
 
@@ -63,9 +64,9 @@ func (s *scene) publish(name string, again bool, n int, body, option string) rep
 	return r
 }
 
-// untold is the line of what nobody waits for: counted, and where the quota
-// cannot be read told in the log.
-func untold(n int64) line {
+// untold is the line of what nobody waits for: counted, and told by an event, or
+// where the quota cannot be read by the log, which is for operators.
+func untold(origin string, n int64) line {
 	return func(s *scene, p *producerPath, got reply) (shed, back int64) {
 		if s.sit.drop {
 			return refused(n)(s, p, got)
@@ -73,9 +74,17 @@ func untold(n int64) line {
 		if got.reason != "1" {
 			s.t.Errorf("%s: counted %s times, want once", p.name, got.reason)
 		}
-		if s.sit.unreadable && !strings.Contains(s.log.String(), "unreadable quota") {
-			s.t.Errorf("%s: the log does not tell of the unreadable quota", p.name)
+		if s.sit.unreadable {
+			if !strings.Contains(s.log.String(), "unreadable quota") {
+				s.t.Errorf("%s: the log does not tell of the unreadable quota", p.name)
+			}
+			return 0, 0
 		}
+		s.waitFor(p.name+": an event tells of the refusal", func() bool {
+			return s.events.has(func(e *flexiqv1.Event) bool {
+				return e.GetType() == "job.rejected" && e.GetReason() == s.sit.reason && e.GetOrigin() == origin && e.GetCount() >= n
+			})
+		})
 		return 0, 0
 	}
 }
@@ -255,11 +264,3 @@ var returnPaths = []producerPath{
 }
 
 func comesBack(*scene, *producerPath, reply) (shed, back int64) { return 0, 1 }
-
-// last is the end of a list, empty when there is none.
-func last(of []string) string {
-	if len(of) == 0 {
-		return ""
-	}
-	return of[len(of)-1]
-}

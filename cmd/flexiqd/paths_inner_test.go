@@ -77,7 +77,7 @@ var innerPaths = []producerPath{
 		line: refusedTrigger,
 	},
 	{
-		name: "a trigger by a plain message", from: []string{"subject fqx.v1.*.*", "func admission.pull", "store Admit"},
+		name: "a trigger by a plain message", from: []string{"subject fqx.v1.*.*", "func admission.hearPlain", "func admission.pull", "store Admit"},
 		prepare: func(s *scene) { s.putTrigger("plain", `"nats":{}`, "plain") },
 		try: func(s *scene, again bool) reply {
 			before, had := s.refusals(), len(s.jobsOf("trigger:plain"))
@@ -89,7 +89,7 @@ var innerPaths = []producerPath{
 			s.waitFor("the message's job is there", func() bool { return len(s.jobsOf("trigger:plain")) > had })
 			return reply{states: s.jobsOf("trigger:plain")[had:]}
 		},
-		line: untold(1),
+		line: untold("trigger:plain", 1),
 	},
 	{
 		name: "a trigger by a message of a stream", from: []string{"func admission.pull", "store Admit"},

@@ -205,14 +205,19 @@ func (c code) refers(from, to string) (yes bool) {
 	return yes
 }
 
-// builds reports whether a function writes a store.Call or a store.Replay.
+// builds reports whether a function writes a store.Call or a store.Replay that
+// says whose it is: one without a namespace is only told of.
 func (c code) builds(name string) (yes bool) {
 	c.inspect(name, func(n ast.Node) {
-		if lit, ok := n.(*ast.CompositeLit); ok {
-			if of, elts := lit.Type, len(lit.Elts); isCall(of) && elts > 0 {
-				yes = true
+		lit, ok := n.(*ast.CompositeLit)
+		yes = yes || ok && isCall(lit.Type) && slices.ContainsFunc(lit.Elts, func(e ast.Expr) bool {
+			kv, ok := e.(*ast.KeyValueExpr)
+			if !ok {
+				return false
 			}
-		}
+			key, ok := kv.Key.(*ast.Ident)
+			return ok && key.Name == "Namespace"
+		})
 	})
 	return yes
 }

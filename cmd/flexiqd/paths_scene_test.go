@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 	flexiqv1 "flexiq/pkg/api/flexiq/v1"
 	"flexiq/pkg/auth"
 	"flexiq/pkg/client"
+	"flexiq/pkg/events"
 	"flexiq/pkg/job"
 	"flexiq/pkg/quota"
 	"flexiq/pkg/store"
@@ -39,11 +42,11 @@ type scene struct {
 	nc       *nats.Conn
 	http     *http.Client // HTTP/2 without TLS too, for gRPC
 	clients  map[string]*client.Client
+	events   *heardEvents
 	most     int64 // max_pending, where that is what refuses
 	revision string
 	leases   map[string]string // of running jobs by the path that they are for
 	kept     map[string][]string
-	seen     map[string]float64 // counts of refusals when a path began
 }
 
 func newScene(t *testing.T, d *daemon, log *lockedBuffer, sit situation, ns string) *scene {
@@ -61,9 +64,13 @@ func newScene(t *testing.T, d *daemon, log *lockedBuffer, sit situation, ns stri
 	t.Cleanup(transport.CloseIdleConnections)
 	s := &scene{
 		t: t, d: d, log: log, sit: sit, ns: ns, token: made.GetToken(), http: &http.Client{Transport: transport},
-		clients: map[string]*client.Client{}, leases: map[string]string{}, kept: map[string][]string{}, seen: map[string]float64{},
+		clients: map[string]*client.Client{}, leases: map[string]string{}, kept: map[string][]string{},
 	}
 	s.nc = bare(t, d.natsURL, s.token)
+	s.events = &heardEvents{t: t}
+	_, err = s.nc.Subscribe(events.Subject(ns, ">"), s.events.hear)
+	s.must(err, "subscribe to events")
+	s.must(s.nc.Flush(), "subscribe to events")
 	for name, url := range map[string]string{"NATS": d.natsURL, "HTTP": d.httpURL} {
 		c, err := client.Dial(t.Context(), client.Options{Server: url, Token: s.token})
 		if err != nil {
@@ -73,6 +80,30 @@ func newScene(t *testing.T, d *daemon, log *lockedBuffer, sit situation, ns stri
 		s.clients[name] = c
 	}
 	return s
+}
+
+// heardEvents are the events of a scene's namespace so far.
+type heardEvents struct {
+	t    *testing.T
+	mu   sync.Mutex
+	list []*flexiqv1.Event
+}
+
+func (h *heardEvents) hear(m *nats.Msg) {
+	e, err := events.Decode(m.Data)
+	if err != nil {
+		h.t.Errorf("an event: %v in %s", err, m.Data)
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.list = append(h.list, e)
+}
+
+func (h *heardEvents) has(like func(*flexiqv1.Event) bool) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.ContainsFunc(h.list, like)
 }
 
 // must fails the test with what was being done.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	flexiqv1 "flexiq/pkg/api/flexiq/v1"
 	"flexiq/pkg/testkit"
 )
 
@@ -156,6 +157,9 @@ func (s *scene) meet(p *producerPath) {
 	for id, now := range after.jobs {
 		if was, ok := before.jobs[id]; !ok {
 			fresh = append(fresh, now)
+			s.waitFor(p.name+": an event tells of the shed job", func() bool {
+				return s.events.has(func(e *flexiqv1.Event) bool { return e.GetType() == "job.shed" && e.GetJobId() == id })
+			})
 		} else if was != now {
 			changed = append(changed, was+" became "+now)
 		}
