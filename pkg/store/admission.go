@@ -44,11 +44,12 @@ type Call struct {
 	Origin    string      // see [job.Job]
 	By        string      // token id
 	Slot      *Slot       // of a schedule that this call fires, else nil
+	Signature *Signature  // of a request that must not be carried out twice, else nil
 }
 
 // Outcome is what became of a call.
 type Outcome struct {
-	Err     error    // a refusal (*fault.Error), ErrStale, ErrSlot, or nil
+	Err     error    // a refusal (*fault.Error), ErrStale, ErrSlot, ErrSignature, or nil
 	Results []Result // one per job of the call, in order, when Err is nil
 	Shed    bool     // the jobs are dead letters
 	Repeat  bool     // the call was seen before; nothing was written

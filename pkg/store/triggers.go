@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -18,11 +19,18 @@ type Triggers interface {
 	// StreamTriggers lists the triggers of all namespaces that read a stream. The
 	// order is the store's own; a page may be short while Next is set.
 	StreamTriggers(ctx context.Context, after string, limit int) (Page[Trigger], error)
-	// UseSignature remembers a signature of the namespace until the given time and
-	// reports whether it was new: of many users at once one is the first.
-	UseSignature(ctx context.Context, ns string, signature [32]byte, until time.Time) (bool, error)
-	// FreeSignature forgets a signature, whose request came to nothing.
-	FreeSignature(ctx context.Context, ns string, signature [32]byte) error
+}
+
+// ErrSignature is the outcome of a call whose signature was used before. Nothing
+// was written.
+var ErrSignature = errors.New("the signature was used before")
+
+// Signature makes a call the only one of its namespace with it: the step that
+// admits or sheds the call also remembers the signature, and of many such calls
+// at once one is the first. A refused call leaves it unused.
+type Signature struct {
+	Sum   [32]byte
+	Until time.Time // it is remembered so long, by the store's clock
 }
 
 // Trigger turns a request or a message into an enqueue.

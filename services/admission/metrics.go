@@ -79,7 +79,7 @@ func newMetrics(reg prometheus.Registerer) (*metrics, error) {
 func (s *Service) count(ns string, call *store.Call, o *store.Outcome) {
 	jobs := len(call.Jobs)
 	switch {
-	case errors.Is(o.Err, store.ErrSlot): // another process had it
+	case errors.Is(o.Err, store.ErrSlot), errors.Is(o.Err, store.ErrSignature): // it was decided before
 	case o.Err != nil:
 		s.refuse(ns, call, o.Err)
 	case o.Repeat:

@@ -107,28 +107,20 @@ func (s *Service) pullBySecret(ctx context.Context, t *store.Trigger, r *http.Re
 	if err != nil {
 		return store.Outcome{}, fault.Wrap(err, fault.Internal, "no random numbers for a job id")
 	}
-	return s.pull(ctx, t, id.String(), body)
+	return s.pull(ctx, t, id.String(), body, nil)
 }
 
-// pullOnce fires a trigger for a signature that was not used before. One whose
-// request came to nothing may be used again: it then means the same job.
+// pullOnce fires a trigger for a signature that was not used before. The step
+// that writes the job uses it up; one whose request came to nothing, for whatever
+// reason, may be used again.
 func (s *Service) pullOnce(ctx context.Context, t *store.Trigger, at int64, mac [32]byte, body []byte) (store.Outcome, error) {
-	sum := sha256.Sum256(append([]byte(t.Name+"\x00"), mac[:]...))
-	until := time.Unix(at, 0).Add(2 * signatureWindow)
-	first, err := s.triggers.store.UseSignature(ctx, t.Namespace, sum, until)
-	if err != nil {
-		return store.Outcome{}, err
-	}
-	if !first {
+	id := derivedID(time.Unix(at, 0), "signature", t.Namespace, t.Name, string(mac[:]))
+	out, err := s.pull(ctx, t, id, body, &store.Signature{
+		Sum:   sha256.Sum256(append([]byte(t.Name+"\x00"), mac[:]...)),
+		Until: time.Unix(at, 0).Add(2 * signatureWindow),
+	})
+	if errors.Is(err, store.ErrSignature) || err == nil && out.Repeat {
 		return store.Outcome{}, fault.New(fault.Unauthenticated, "the signature was used before")
-	}
-	out, err := s.pull(ctx, t, derivedID(time.Unix(at, 0), "signature", t.Namespace, t.Name, string(mac[:])), body)
-	if err != nil {
-		free, cancel := context.WithTimeout(context.WithoutCancel(ctx), triggerTimeout)
-		defer cancel()
-		if err := s.triggers.store.FreeSignature(free, t.Namespace, sum); err != nil {
-			s.log.Debug().Err(err).Msg("the signature of a refused request stays used")
-		}
 	}
 	return out, err
 }

@@ -76,15 +76,17 @@ func (k *knownTriggers) get(ctx context.Context, key triggerKey) (*store.Trigger
 }
 
 // pull fires a trigger with a body. The id is derived from the cause where that
-// may come again.
-func (s *Service) pull(ctx context.Context, t *store.Trigger, id string, body []byte) (store.Outcome, error) {
+// may come again; signed is the request's signature, nil when it has none.
+func (s *Service) pull(ctx context.Context, t *store.Trigger, id string, body []byte, signed *store.Signature) (store.Outcome, error) {
 	spec, err := wire.TriggerSpec(t.Job, id, body, s.cfg.MaxPayload)
 	if err != nil {
 		call := innerCall(t.Namespace, "trigger:"+t.Name, t.UpdatedBy, job.Spec{})
 		s.refuse(t.Namespace, &call, err)
 		return store.Outcome{}, err
 	}
-	return s.decide(ctx, innerCall(t.Namespace, "trigger:"+t.Name, t.UpdatedBy, spec))
+	call := innerCall(t.Namespace, "trigger:"+t.Name, t.UpdatedBy, spec)
+	call.Signature = signed
+	return s.decide(ctx, call)
 }
 
 // hearTriggers takes the messages of triggers until ctx ends.
@@ -122,7 +124,7 @@ func (s *Service) hearPlain(ctx context.Context, m bus.TriggerMessage) {
 	}
 	id, err := uuid.NewV7()
 	if err == nil {
-		_, err = s.pull(ctx, t, id.String(), m.Data)
+		_, err = s.pull(ctx, t, id.String(), m.Data, nil)
 	}
 	if err != nil {
 		s.log.Debug().Str("namespace", m.Namespace).Str("reason", string(fault.Of(err).Reason)).Msg("message of a trigger refused")
@@ -249,6 +251,6 @@ func (s *Service) pullDurable(ctx context.Context, m bus.TriggerMessage) error {
 		return err
 	}
 	id := derivedID(m.Time, "stream", m.Namespace, m.Name, m.Stream, m.Time.Format(time.RFC3339Nano), string(binarySequence(m.Sequence)))
-	_, err = s.pull(ctx, t, id, m.Data)
+	_, err = s.pull(ctx, t, id, m.Data, nil)
 	return err
 }

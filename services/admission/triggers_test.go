@@ -253,3 +253,34 @@ func TestMessagesOfTriggers(t *testing.T) {
 	}
 	f.wantPending(ns, 5)
 }
+
+// A request that never reached the store, or of which nothing was written,
+// leaves its signature unused, whenever the process ended: there is no step
+// before the job's own that could use it up.
+func TestSignatureOfALostRequest(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	const ns = "ns"
+	f.trigger(store.Trigger{Namespace: ns, Name: "t", Secret: []byte(secret)})
+	url := f.triggerDoor() + wire.TriggerPath(ns, "t")
+	once := signature(time.Now(), secret, "x")
+	var signed []*store.Signature
+	f.way.instead(func(_ context.Context, calls []store.Call) ([]store.Outcome, error) {
+		signed = append(signed, calls[0].Signature)
+		return nil, fault.New(fault.StorageUnavailable, "gone")
+	})
+	if status, head, body := f.ask(url, "x", "Fq-Signature", once); status != 503 || head.Get("Fq-Reason") != "STORAGE_UNAVAILABLE" {
+		t.Errorf("without a store: %d %v", status, body)
+	}
+	if len(signed) != 1 || signed[0] == nil {
+		t.Fatalf("the call carries the signature %v", signed)
+	}
+	f.way.instead(nil)
+	if status, _, body := f.ask(url, "x", "Fq-Signature", once); status != 202 {
+		t.Errorf("again: %d %v", status, body)
+	}
+	if status, _, body := f.ask(url, "x", "Fq-Signature", once); status != 401 {
+		t.Errorf("once more: %d %v", status, body)
+	}
+	f.wantPending(ns, 1)
+}

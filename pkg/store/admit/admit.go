@@ -3,7 +3,7 @@
 // and the backend writes it in the same transaction.
 //
 // Calls are decided in order, each against the state that those before it leave:
-// repeated call → slot of a schedule → stale quota → depth → rate → unique key and debounce. A call
+// used signature → repeated call → slot of a schedule → stale quota → depth → rate → unique key and debounce. A call
 // that is not admitted changes nothing. (Redis decides in a script with the
 // same rules; the conformance suite holds them together.)
 package admit
@@ -28,6 +28,7 @@ type Snapshot struct {
 	Unique   map[string]*job.Job // by key: live holders of the calls' unique keys
 	Waiting  map[string]*job.Job // by key: pending holders of the calls' debounce keys
 	Standing map[string]Standing // by name: where the schedules of the calls' slots stand
+	Used     map[[32]byte]bool   // of the calls' signatures: those that are remembered
 }
 
 // Standing is where a schedule stands.
@@ -43,6 +44,14 @@ func (s *Snapshot) Stand(schedule string, at Standing) {
 		s.Standing = map[string]Standing{}
 	}
 	s.Standing[schedule] = at
+}
+
+// Use notes that a signature is remembered.
+func (s *Snapshot) Use(signature [32]byte) {
+	if s.Used == nil {
+		s.Used = map[[32]byte]bool{}
+	}
+	s.Used[signature] = true
 }
 
 // Known is a job that exists.
@@ -67,11 +76,13 @@ type Plan struct {
 	Update   []*job.Job      // debounced jobs: new payload, form and run_at
 	Bucket   *quota.Bucket   // to store; nil leaves the bucket
 	Fired    []*store.Slot   // schedules that move on
+
+	Signatures []*store.Signature // to remember
 }
 
 // Writes reports whether the plan changes anything.
 func (p *Plan) Writes() bool {
-	return len(p.Live) > 0 || len(p.Shed) > 0 || len(p.Update) > 0 || p.Bucket != nil || len(p.Fired) > 0
+	return len(p.Live) > 0 || len(p.Shed) > 0 || len(p.Update) > 0 || p.Bucket != nil || len(p.Fired) > 0 || len(p.Signatures) > 0
 }
 
 // Decide decides calls of one namespace.
@@ -100,6 +111,9 @@ type decider struct {
 }
 
 func (d *decider) call(c *store.Call) store.Outcome {
+	if c.Signature != nil && d.Used[c.Signature.Sum] {
+		return store.Outcome{Err: store.ErrSignature}
+	}
 	if out, done := d.repeated(c); done {
 		return out
 	}
@@ -117,14 +131,24 @@ func (d *decider) call(c *store.Call) store.Outcome {
 		return store.Outcome{Err: v.Fault}
 	case quota.Shed:
 		d.moveOn(c.Slot)
+		d.sign(c.Signature)
 		return d.shed(c, v.Error)
 	}
 	d.moveOn(c.Slot)
+	d.sign(c.Signature)
 	if c.Quota.EnqueueRate != nil {
 		d.Bucket = v.Bucket
 		d.plan.Bucket = &d.Bucket
 	}
 	return d.admit(c)
+}
+
+// sign remembers a call's signature.
+func (d *decider) sign(s *store.Signature) {
+	if s != nil {
+		d.Use(s.Sum)
+		d.plan.Signatures = append(d.plan.Signatures, s)
+	}
 }
 
 // stands reports whether a call's schedule, if it has one, stands at its slot.

@@ -40,7 +40,7 @@ func (s *Store) Admit(ctx context.Context, calls []store.Call) ([]store.Outcome,
 		first := slices.Clone(out)
 		err = g.run(ctx) // finds what lasts, and writes the rest anew
 		for _, i := range rest {
-			if out[i].Repeat && first[i].Err == nil {
+			if first[i].Err == nil && (out[i].Repeat || errors.Is(out[i].Err, store.ErrSignature)) {
 				out[i] = first[i]
 			}
 		}
@@ -65,11 +65,12 @@ type sight struct {
 	spaces   map[string]*space
 	found    *findings
 	standing map[string]map[string]admit.Standing
+	until    map[string]map[string]int64 // by signature
 	now      time.Time
 }
 
 func newSight() *sight {
-	return &sight{make(map[string]*space), newFindings(), make(map[string]map[string]admit.Standing), time.Time{}}
+	return &sight{make(map[string]*space), newFindings(), make(map[string]map[string]admit.Standing), make(map[string]map[string]int64), time.Time{}}
 }
 
 // see queues the reading of it.
@@ -77,6 +78,7 @@ func (a *admission) see(b *batch, into *sight) {
 	a.s.spaces(b, a.names, into.spaces, &into.now)
 	a.look(b, into.found)
 	a.standing(b, into.standing)
+	a.used(b, into.until)
 }
 
 // run decides the calls whose namespaces it could lock.
@@ -137,6 +139,7 @@ func (a *admission) decide(units []int, seen *sight) (d decided, tells bool) {
 	s := admit.Snapshot{
 		Now: seen.now, Stamp: sp.stamp, Pending: sp.pending, Bucket: sp.bucket, Standing: seen.standing[name],
 		Known: seen.found.known[name], Unique: seen.found.unique[name], Waiting: seen.found.waiting[name],
+		Used: outstanding(seen.until[name], seen.now),
 	}
 	tells = len(s.Known)+len(s.Unique)+len(s.Waiting) > 0
 	return decided{name, sp.laned, admit.Decide(&s, calls)}, tells
@@ -164,6 +167,7 @@ func (a *admission) carryOut(ctx context.Context, plans []decided, tells bool, n
 	var live, shed, moved inserts
 	var tokens buckets
 	var moving fired
+	var signing signed
 	for _, p := range plans {
 		for i := range p.Live {
 			live.addLive(&p.Live[i], p.laned)
@@ -178,6 +182,7 @@ func (a *admission) carryOut(ctx context.Context, plans []decided, tells bool, n
 			tokens.add(p.ns, *p.Bucket)
 		}
 		moving.add(p.ns, p.Fired)
+		signing.add(p.ns, p.Signatures)
 	}
 	return a.commit(ctx, func(b *batch) {
 		live.insert(b)
@@ -185,6 +190,7 @@ func (a *admission) carryOut(ctx context.Context, plans []decided, tells bool, n
 		moved.update(b)
 		tokens.save(b)
 		moving.write(b, now)
+		signing.write(b, now)
 	})
 }
 

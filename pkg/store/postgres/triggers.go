@@ -24,10 +24,13 @@ var (
 		on conflict (namespace, name) do update set secret = excluded.secret, stream = excluded.stream, job = excluded.job,
 			updated_at = excluded.updated_at, updated_by = excluded.updated_by`)
 	deleteTrigger    = statement(`delete from flexiq.triggers where namespace = $1 and name = $2`)
-	insertSignature  = statement(`insert into flexiq.signatures (namespace, signature, until) values ($1, $2, $3) on conflict do nothing returning 1`)
-	deleteSignature  = statement(`delete from flexiq.signatures where namespace = $1 and signature = $2`)
+	selectSignatures = statement(`select s.namespace, s.signature, s.until from unnest($1::text[], $2::bytea[]) u(ns, sum)
+		cross join lateral (select * from flexiq.signatures where namespace = u.ns and signature = u.sum limit 1) s`)
+	upsertSignatures = statement(`insert into flexiq.signatures (namespace, signature, until)
+		select * from unnest($1::text[], $2::bytea[], $3::bigint[])
+		on conflict (namespace, signature) do update set until = excluded.until`)
 	forgetSignatures = statement(`delete from flexiq.signatures using (
-		select ctid as tid from flexiq.signatures where until < ` + nowOr1 + ` order by until limit $2 for update skip locked) u
+		select ctid as tid from flexiq.signatures where until < $1 order by until limit $2 for update skip locked) u
 		where signatures.ctid = u.tid`)
 )
 
@@ -117,27 +120,59 @@ func (s *Store) triggers(ctx context.Context, limit int, key func(store.Trigger)
 	return page, err
 }
 
-// UseSignature implements [store.Triggers].
-func (s *Store) UseSignature(ctx context.Context, ns string, signature [32]byte, until time.Time) (bool, error) {
-	fresh := false
-	err := s.write(ctx, "use signature", func(ctx context.Context, t *tx) error {
-		return t.commit(ctx, func(b *batch) {
-			fresh = false
-			b.exec(forgetSignatures, s.override(), forgottenAtOnce)
-			b.each(insertSignature, func(scan func(...any) error) error {
-				var one int
-				fresh = true
-				return scan(&one)
-			}, ns, signature[:], micros(until))
-		})
-	})
-	return fresh && err == nil, err
+// used queues the reading of until when the calls' signatures are remembered.
+func (a *admission) used(b *batch, into map[string]map[string]int64) {
+	var ns []string
+	var sums [][]byte
+	for _, u := range a.units {
+		if sig := a.calls[u].Signature; sig != nil {
+			ns, sums = append(ns, a.calls[u].Namespace), append(sums, sig.Sum[:])
+		}
+	}
+	if len(ns) == 0 {
+		return
+	}
+	b.each(selectSignatures, func(scan func(...any) error) error {
+		var space string
+		var sum []byte
+		var until int64
+		err := scan(&space, &sum, &until)
+		put(into, space, string(sum), until)
+		return err
+	}, ns, sums)
 }
 
-// FreeSignature implements [store.Triggers].
-func (s *Store) FreeSignature(ctx context.Context, ns string, signature [32]byte) error {
-	return s.write(ctx, "free signature", func(ctx context.Context, t *tx) error {
-		t.repeatable = true
-		return t.commit(ctx, func(b *batch) { b.exec(deleteSignature, ns, signature[:]) })
-	})
+// outstanding are the signatures that are remembered now.
+func outstanding(until map[string]int64, now time.Time) map[[32]byte]bool {
+	if len(until) == 0 {
+		return nil
+	}
+	out := make(map[[32]byte]bool, len(until))
+	for sum, end := range until {
+		if end >= micros(now) && len(sum) == 32 {
+			out[[32]byte([]byte(sum))] = true
+		}
+	}
+	return out
+}
+
+// signed are signatures to remember.
+type signed struct {
+	ns    []string
+	sums  [][]byte
+	until []int64
+}
+
+func (s *signed) add(ns string, all []*store.Signature) {
+	for _, sig := range all {
+		s.ns, s.sums, s.until = append(s.ns, ns), append(s.sums, sig.Sum[:]), append(s.until, micros(sig.Until))
+	}
+}
+
+// write remembers them, and forgets some that are outlived.
+func (s *signed) write(b *batch, now time.Time) {
+	if len(s.ns) > 0 {
+		b.exec(forgetSignatures, micros(now), forgottenAtOnce)
+		b.exec(upsertSignatures, s.ns, s.sums, s.until)
+	}
 }

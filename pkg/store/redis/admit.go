@@ -134,6 +134,10 @@ func (s *Store) admitCommand(g *group, st *standing) *command {
 		if at := c.Slot; at != nil {
 			args = append(args, at.Schedule, at.Revision, micros(at.Due), micros(at.At), micros(at.Next))
 		}
+		args = append(args, flag(c.Signature != nil))
+		if sig := c.Signature; sig != nil {
+			args = append(args, sig.Sum[:], micros(sig.Until))
+		}
 		for k := range c.Jobs {
 			value, aside := encode(&c.Jobs[k], c.Origin, c.By)
 			args = append(args, c.Jobs[k].ID, value, aside)
@@ -151,6 +155,7 @@ const (
 	answerConflict
 	answerRepeat
 	answerSlot
+	answerSignature
 )
 
 // outcomes reads the answers to a group's calls.
@@ -191,6 +196,8 @@ func outcome(c *store.Call, kind int64, r *list, now time.Time) store.Outcome {
 		return repeated(c, r)
 	case answerSlot:
 		return store.Outcome{Err: store.ErrSlot}
+	case answerSignature:
+		return store.Outcome{Err: store.ErrSignature}
 	}
 	return broken(c, "an answer of kind %d", kind)
 }

@@ -88,7 +88,6 @@ var (
 	postponeScript       = newScript("trail", "schedule", "postpone")
 	putTriggerScript     = newScript("trail", "puttrigger")
 	listTriggersScript   = newScript("listtriggers")
-	signatureScript      = newScript("signature")
 
 	overrideScript = newScript("trail", "override")
 	relabelScript  = newScript("jobs", "relabel", "relabelsome")

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"time"
 
 	"flexiq/pkg/fault"
 	"flexiq/pkg/store"
@@ -132,16 +131,4 @@ func (s *Store) StreamTriggers(ctx context.Context, after string, limit int) (st
 	last := page.Items[limit-1]
 	page.Next = last.Namespace + "\x00" + last.Name
 	return page, nil
-}
-
-// UseSignature implements [store.Triggers].
-func (s *Store) UseSignature(ctx context.Context, ns string, signature [32]byte, until time.Time) (bool, error) {
-	c := s.on(tag(ns), signatureScript, signature[:], micros(until))
-	err := s.run(ctx, once, c)
-	return err == nil && c.int() == 1, s.fail(ctx, "use signature", err)
-}
-
-// FreeSignature implements [store.Triggers].
-func (s *Store) FreeSignature(ctx context.Context, ns string, signature [32]byte) error {
-	return s.fail(ctx, "free signature", s.run(ctx, again, plain("zrem", s.key(tag(ns), "signatures"), signature[:])))
 }

@@ -94,6 +94,9 @@ func (t *tx) admit(g *group, out []store.Outcome) error {
 		if err := t.standing(g.calls, snapshot); err != nil {
 			return err
 		}
+		if err := t.used(g.calls, snapshot); err != nil {
+			return err
+		}
 	}
 	plan := admit.Decide(snapshot, g.calls)
 	if plan.Writes() {
@@ -193,6 +196,9 @@ func (t *tx) carryOut(sp *space, plan *admit.Plan) error {
 		}
 	}
 	if err := t.fire(sp.name, plan.Fired); err != nil {
+		return err
+	}
+	if err := t.sign(sp.name, plan.Signatures); err != nil {
 		return err
 	}
 	if plan.Bucket == nil {

@@ -3,10 +3,10 @@ package sqlite
 import (
 	"context"
 	"strings"
-	"time"
 
 	"flexiq/pkg/fault"
 	"flexiq/pkg/store"
+	"flexiq/pkg/store/admit"
 )
 
 // forgottenAtOnce bounds the outlived signatures that a new one takes away.
@@ -21,6 +21,9 @@ const (
 	upsertTrigger = `INSERT INTO triggers (` + triggerColumns + `) VALUES (?, ?, ?, ?, ?, ?, ?)
 		ON CONFLICT (namespace, name) DO UPDATE SET secret = excluded.secret, stream = excluded.stream, job = excluded.job,
 			updated_at = excluded.updated_at, updated_by = excluded.updated_by`
+	selectSignature = `SELECT 1 FROM signatures WHERE namespace = ? AND signature = ? AND until >= ?`
+	upsertSignature = `INSERT INTO signatures (namespace, signature, until) VALUES (?, ?, ?)
+		ON CONFLICT (namespace, signature) DO UPDATE SET until = excluded.until`
 	forgetSignatures = `DELETE FROM signatures WHERE (namespace, signature) IN
 		(SELECT namespace, signature FROM signatures INDEXED BY signatures_until WHERE until < ? LIMIT ?)`
 )
@@ -107,23 +110,36 @@ func (s *Store) triggers(ctx context.Context, limit int, key func(store.Trigger)
 	return page, err
 }
 
-// UseSignature implements [store.Triggers].
-func (s *Store) UseSignature(ctx context.Context, ns string, signature [32]byte, until time.Time) (bool, error) {
-	fresh := false
-	err := s.write(ctx, "use signature", func(t *tx) error {
-		if err := t.exec(forgetSignatures, t.now, forgottenAtOnce); err != nil {
+// used reads which of the calls' signatures are remembered.
+func (t *tx) used(calls []store.Call, into *admit.Snapshot) error {
+	for i := range calls {
+		sig := calls[i].Signature
+		if sig == nil {
+			continue
+		}
+		found, err := t.one(selectSignature, func(*row) {}, calls[i].Namespace, sig.Sum[:], t.now)
+		if err != nil {
 			return err
 		}
-		err := t.exec("INSERT INTO signatures (namespace, signature, until) VALUES (?, ?, ?) ON CONFLICT DO NOTHING", ns, signature[:], until)
-		fresh = t.Changes() == 1
-		return err
-	})
-	return fresh && err == nil, err
+		if found {
+			into.Use(sig.Sum)
+		}
+	}
+	return nil
 }
 
-// FreeSignature implements [store.Triggers].
-func (s *Store) FreeSignature(ctx context.Context, ns string, signature [32]byte) error {
-	return s.write(ctx, "free signature", func(t *tx) error {
-		return t.exec("DELETE FROM signatures WHERE namespace = ? AND signature = ?", ns, signature[:])
-	})
+// sign remembers signatures, and forgets some that are outlived.
+func (t *tx) sign(ns string, all []*store.Signature) error {
+	if len(all) == 0 {
+		return nil
+	}
+	if err := t.exec(forgetSignatures, t.now, forgottenAtOnce); err != nil {
+		return err
+	}
+	for _, sig := range all {
+		if err := t.exec(upsertSignature, ns, sig.Sum[:], sig.Until); err != nil {
+			return err
+		}
+	}
+	return nil
 }

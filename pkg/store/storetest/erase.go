@@ -32,9 +32,10 @@ func (f *fixture) furnish(ns string) (running store.Leased) {
 	f.schedule(ns, "nightly", f.clock.Now().Add(time.Hour))
 	f.trigger(store.Trigger{Namespace: ns, Name: "hook", Secret: []byte("secret"), Job: []byte("job")})
 	f.trigger(store.Trigger{Namespace: ns, Name: "streamed", Stream: "orders", Job: []byte("job")})
-	_, err := f.s.UseSignature(f.ctx, ns, [32]byte{1}, f.clock.Now().Add(24*time.Hour))
-	f.ok(err)
-	f.enqueue(ns, f.specs(6, long)...)
+	f.enqueue(ns, f.specs(5, long)...)
+	signed := f.call(ns, f.spec(long))
+	signed.Signature = &store.Signature{Sum: [32]byte{1}, Until: f.clock.Now().Add(24 * time.Hour)}
+	f.ok(f.admit(signed)[0].Err)
 	f.clock.Advance(time.Second)
 	for i, c := range f.claim(ns, 4) {
 		switch i {
@@ -205,8 +206,7 @@ func eraseOne(f *fixture) {
 		"override": func(ns string) { f.override(ns, store.OverrideQueue, "q", most(1)) },
 		"job":      func(ns string) { f.enqueue(ns, f.spec()) },
 		"signature": func(ns string) {
-			_, err := f.s.UseSignature(f.ctx, ns, [32]byte{1}, f.clock.Now().Add(time.Hour))
-			f.ok(err)
+			equal(f, "signed", f.uses(ns, 1, f.clock.Now().Add(time.Hour)), true)
 		},
 	} {
 		ns := "with a " + what

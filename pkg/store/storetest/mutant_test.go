@@ -99,6 +99,14 @@ var mutants = map[string]struct {
 		func(s *model.Store) store.Store { return &runningBefore{s} },
 		[]string{"Claim/never_over_max_running_with_many_handles"},
 	},
+	"uses a signature up before the call": {
+		func(s *model.Store) store.Store { return &signsBefore{Store: s, used: map[string]bool{}} },
+		[]string{"Triggers/a_refused_call_uses_no_signature_up", "Triggers/a_signature_in_a_group"},
+	},
+	"looks at a signature before the call": {
+		func(s *model.Store) store.Store { return &looksAtSignature{Store: s, used: map[string]bool{}} },
+		[]string{"Triggers/a_signature_is_used_once_from_many_handles"},
+	},
 	"finds jobs of any namespace": {
 		func(s *model.Store) store.Store { return &crossNamespace{s} },
 		[]string{"List/a_missing_job"},
@@ -509,4 +517,71 @@ func (s *looksBefore) Turn(ctx context.Context, settlements []store.Settlement, 
 		}
 	}
 	return settled, grants, nil
+}
+
+// signsBefore uses signatures up in a step of its own, and then decides.
+type signsBefore struct {
+	*model.Store
+	mu   sync.Mutex
+	used map[string]bool
+}
+
+func (s *signsBefore) Admit(ctx context.Context, calls []store.Call) ([]store.Outcome, error) {
+	out := make([]store.Outcome, len(calls))
+	for i, c := range calls {
+		if c.Signature != nil {
+			key := c.Namespace + string(c.Signature.Sum[:])
+			s.mu.Lock()
+			used := s.used[key]
+			s.used[key] = true
+			s.mu.Unlock()
+			if c.Signature = nil; used {
+				out[i].Err = store.ErrSignature
+				continue
+			}
+		}
+		one, err := s.Store.Admit(ctx, []store.Call{c})
+		if err != nil {
+			return nil, err
+		}
+		out[i] = one[0]
+	}
+	return out, nil
+}
+
+// looksAtSignature looks first whether a signature was used, and notes it after
+// the call.
+type looksAtSignature struct {
+	*model.Store
+	mu   sync.Mutex
+	used map[string]bool
+}
+
+func (s *looksAtSignature) Admit(ctx context.Context, calls []store.Call) ([]store.Outcome, error) {
+	out := make([]store.Outcome, len(calls))
+	for i, c := range calls {
+		key := ""
+		if c.Signature != nil {
+			key = c.Namespace + string(c.Signature.Sum[:])
+			c.Signature = nil
+			s.mu.Lock()
+			used := s.used[key]
+			s.mu.Unlock()
+			if used {
+				out[i].Err = store.ErrSignature
+				continue
+			}
+			time.Sleep(time.Millisecond) // for another one to look
+		}
+		one, err := s.Store.Admit(ctx, []store.Call{c})
+		if err != nil {
+			return nil, err
+		}
+		if out[i] = one[0]; key != "" && out[i].Err == nil {
+			s.mu.Lock()
+			s.used[key] = true
+			s.mu.Unlock()
+		}
+	}
+	return out, nil
 }

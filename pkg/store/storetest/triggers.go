@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -14,6 +15,8 @@ var triggerCases = []testcase{
 	{"list", triggerList},
 	{"those that read streams", triggerStreams},
 	{"a signature is used once", triggerSignature},
+	{"a refused call uses no signature up", triggerSignatureRefused},
+	{"a signature in a group", triggerSignatureTogether},
 	{"a signature is used once from many handles", triggerSignatureRace},
 }
 
@@ -106,23 +109,84 @@ func triggerStreams(f *fixture) {
 	}
 }
 
-func triggerSignature(f *fixture) {
-	use := func(ns string, first byte, until time.Time) bool {
-		f.Helper()
-		fresh, err := f.s.UseSignature(f.ctx, ns, [32]byte{first, 31: 0xff}, until)
-		f.ok(err)
-		return fresh
+// signed is a call of one job with a signature.
+func (f *fixture) signed(ns string, first byte, until time.Time) store.Call {
+	c := f.call(ns, f.spec())
+	c.Signature = &store.Signature{Sum: [32]byte{first, 31: 0xff}, Until: until}
+	return c
+}
+
+// uses makes a signed call and reports whether its signature was new.
+func (f *fixture) uses(ns string, first byte, until time.Time) bool {
+	f.Helper()
+	out := f.admit(f.signed(ns, first, until))[0]
+	if errors.Is(out.Err, store.ErrSignature) && out.Results == nil {
+		return false
 	}
+	f.ok(out.Err)
+	return true
+}
+
+func triggerSignature(f *fixture) {
 	until := epoch.Add(10 * minute)
-	equal(f, "first use", use("a", 1, until), true)
-	equal(f, "second use", use("a", 1, until), false)
-	equal(f, "another signature", use("a", 2, until), true)
-	equal(f, "another namespace", use("b", 1, until), true)
-	f.ok(f.s.FreeSignature(f.ctx, "a", [32]byte{1, 31: 0xff}))
-	equal(f, "a freed one", use("a", 1, until), true)
-	equal(f, "the other stays", use("a", 2, until), false)
-	f.clock.Advance(10*minute + time.Second)
-	equal(f, "outlived", use("a", 2, until.Add(time.Hour)), true)
+	equal(f, "first use", f.uses("a", 1, until), true)
+	equal(f, "second use", f.uses("a", 1, until), false)
+	equal(f, "another signature", f.uses("a", 2, until), true)
+	equal(f, "another namespace", f.uses("b", 1, until), true)
+	f.holds("a", counts{Pending: 2})
+	f.clock.Advance(10 * minute)
+	equal(f, "at its last moment", f.uses("a", 2, until), false)
+	f.clock.Advance(time.Microsecond)
+	equal(f, "outlived", f.uses("a", 2, until.Add(time.Hour)), true)
+	equal(f, "and used again", f.uses("a", 2, until.Add(time.Hour)), false)
+	f.holds("a", counts{Pending: 3})
+}
+
+// triggerSignatureRefused: only what is written uses a signature up, and that
+// whatever became of its job since.
+func triggerSignatureRefused(f *fixture) {
+	const ns = "ns"
+	until := epoch.Add(10 * minute)
+	f.put(ns, `{"max_pending":0}`)
+	for range 2 {
+		f.reason(f.admit(f.signed(ns, 1, until))[0].Err, fault.QueueFull)
+	}
+	stale := f.signed(ns, 1, until)
+	f.put(ns, `{"max_pending":1,"enqueue_rate":"3/h"}`)
+	if out := f.admit(stale)[0]; !errors.Is(out.Err, store.ErrStale) {
+		f.Fatalf("with an old stamp: %+v", out)
+	}
+	call := f.signed(ns, 1, until)
+	f.ok(f.admit(call)[0].Err)
+	if out := f.admit(call)[0]; !errors.Is(out.Err, store.ErrSignature) {
+		f.Errorf("the same call again: %+v", out)
+	}
+	equal(f, "while the namespace is full", f.uses(ns, 1, until), false)
+	f.cancel(ns, call.Jobs[0].ID)
+	f.put(ns, `{"max_pending":0,"on_excess":"drop"}`)
+	equal(f, "when its job has ended", f.uses(ns, 1, until), false)
+	equal(f, "of a call that is shed", f.uses(ns, 2, until), true)
+	equal(f, "after it was shed", f.uses(ns, 2, until), false)
+	f.holds(ns, counts{Archived: 1, Dead: 1, Shed: 1})
+}
+
+// triggerSignatureTogether: of calls of one group with a signature the first is
+// carried out, and one that is refused leaves it to the next.
+func triggerSignatureTogether(f *fixture) {
+	const ns = "ns"
+	until := epoch.Add(10 * minute)
+	f.put(ns, `{"max_pending":2}`)
+	large := f.call(ns, f.specs(3)...)
+	large.Signature = &store.Signature{Sum: [32]byte{1, 31: 0xff}, Until: until}
+	out := f.admit(large, f.signed(ns, 1, until), f.signed(ns, 1, until), f.signed(ns, 2, until), f.signed("other", 1, until))
+	f.reason(out[0].Err, fault.QueueFull)
+	f.ok(out[1].Err)
+	if !errors.Is(out[2].Err, store.ErrSignature) {
+		f.Errorf("the second of a signature: %+v", out[2])
+	}
+	f.ok(out[3].Err)
+	f.ok(out[4].Err)
+	f.holds(ns, counts{Pending: 2})
 }
 
 func triggerSignatureRace(f *fixture) {
@@ -130,15 +194,21 @@ func triggerSignatureRace(f *fixture) {
 	handles := []store.Store{f.s, f.open(), f.open()}
 	var first atomic.Int64
 	for round := range rounds {
+		calls := make([]store.Call, users)
+		for i := range calls {
+			calls[i] = f.signed("ns", byte(round), epoch.Add(minute))
+		}
 		together(users, func(i int) {
-			fresh, err := handles[i%len(handles)].UseSignature(f.ctx, "ns", [32]byte{byte(round)}, epoch.Add(minute))
-			if err != nil {
-				f.Errorf("UseSignature: %v", err)
-			}
-			if fresh {
+			out, err := handles[i%len(handles)].Admit(f.ctx, calls[i:i+1])
+			if err == nil && !errors.Is(out[0].Err, store.ErrSignature) {
+				err = out[0].Err
 				first.Add(1)
+			}
+			if err != nil {
+				f.Errorf("signed call: %v", err)
 			}
 		})
 	}
 	equal(f, "first users", first.Load(), int64(rounds))
+	f.holds("ns", counts{Pending: rounds})
 }

@@ -30,11 +30,22 @@ func (s *Store) Admit(ctx context.Context, calls []store.Call) ([]store.Outcome,
 
 func (s *Store) admit(c store.Call, now time.Time, made map[string]int) store.Outcome {
 	sp := s.spaces[c.Namespace]
+	key := ""
+	if c.Signature != nil {
+		key = c.Namespace + "\x00" + string(c.Signature.Sum[:])
+		if end, used := s.signatures[key]; used && !end.Before(now) {
+			return store.Outcome{Err: store.ErrSignature}
+		}
+	}
 	if out, known := sp.repeated(c); known {
 		return out
 	}
 	if c.Slot == nil {
-		return s.decide(c, now, made)
+		out := s.decide(c, now, made)
+		if out.Err == nil && c.Signature != nil {
+			s.signatures[key] = c.Signature.Until
+		}
+		return out
 	}
 	one := s.standing(c.Namespace, c.Slot.Schedule, c.Slot.Revision, c.Slot.Due)
 	if one == nil {

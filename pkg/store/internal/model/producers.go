@@ -224,23 +224,3 @@ func (s *Store) StreamTriggers(_ context.Context, from string, limit int) (store
 	}
 	return page, nil
 }
-
-// UseSignature implements [store.Triggers].
-func (s *Store) UseSignature(_ context.Context, ns string, signature [32]byte, until time.Time) (bool, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	key := ns + "\x00" + string(signature[:])
-	if end, used := s.signatures[key]; used && !end.Before(s.clock()) {
-		return false, nil
-	}
-	s.signatures[key] = until
-	return true, nil
-}
-
-// FreeSignature implements [store.Triggers].
-func (s *Store) FreeSignature(_ context.Context, ns string, signature [32]byte) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.signatures, ns+"\x00"+string(signature[:]))
-	return nil
-}

@@ -9,7 +9,8 @@
 --            number of jobs, revision, default revision, max_pending or empty,
 --            count and letter of the rate or 0, 1 to shed what is over a limit,
 --            the texts of a shed job before and after the pending count, the text for the rate,
---            0, or 1 and of the schedule that it fires: name, revision and slot at which it must stand, slot that is fired, next slot
+--            0, or 1 and of the schedule that it fires: name, revision and slot at which it must stand, slot that is fired, next slot,
+--            0, or 1 and the signature that must be unused, and until when it is then remembered
 --          and for each of its jobs
 --            id, value with run_at as asked for and the delay in place of created, payload kept aside or empty
 --
@@ -22,6 +23,7 @@
 --   {4, id}                conflict
 --   {5, entry …}           repeated; entries are {3 known | 1 duplicate | 0 none, id, value, worker}
 --   {6}                    the schedule does not stand at the slot
+--   {7}                    the signature was used before
 
 local field = arg()
 local default, term = arg(), arg()
@@ -34,6 +36,7 @@ for c = 1, number() do
   one.count, one.unit, one.drop = number(), number(), arg() == '1'
   one.before, one.after, one.over_rate = arg(), arg(), arg()
   if arg() == '1' then one.slot = { name = arg(), revision = number(), due = number(), at = number(), next = number() } end
+  if arg() == '1' then one.signature = { sum = arg(), till = number() } end
   for k = 1, jobs do
     local id = arg()
     local j = parse(id, arg())
@@ -218,7 +221,21 @@ local function go_on(slot)
   fired[#fired + 1] = slot
 end
 
+-- used reports whether a signature is remembered; sign has it remembered.
+local signed, signatures = {}, {}
+local function used(signature)
+  if not signature then return false end
+  local till = signed[signature.sum] or tonumber(call('ZSCORE', base .. 'signatures', signature.sum) or '-1')
+  return till >= now
+end
+local function sign(signature)
+  if not signature then return end
+  signed[signature.sum] = signature.till
+  signatures[#signatures + 1] = signature
+end
+
 local function decide(c)
+  if used(c.signature) then return { 7 } end
   local out = repeated(c)
   if out then return out end
   if not stands(c.slot) then return { 6 } end
@@ -237,6 +254,7 @@ local function decide(c)
   end
   if limit and c.drop then
     go_on(c.slot)
+    sign(c.signature)
     return shed(c, limit)
   end
   if limit then return { 2, pending, bucket.count, bucket.unit, bucket.tokens, bucket.part, bucket.at } end
@@ -245,6 +263,7 @@ local function decide(c)
     bucket, bucket_changed = filled, true
   end
   go_on(c.slot)
+  sign(c.signature)
   return admitted(c)
 end
 
@@ -258,6 +277,8 @@ for i, c in ipairs(calls) do out[i + 2] = decide(c) end
 -- From here on it writes.
 enter(default, term)
 if bucket_changed then save_bucket(bucket) end
+if #signatures > 0 then call('ZREMRANGEBYSCORE', base .. 'signatures', '-inf', '(' .. digits(now)) end
+for _, s in ipairs(signatures) do call('ZADD', base .. 'signatures', digits(s.till), s.sum) end
 for _, slot in ipairs(fired) do move_on(slot.name, slot.at, slot.next) end
 
 local function set_body(j)
