@@ -24,13 +24,13 @@ func TestSoakHistory(t *testing.T) {
 			c := &crowd{
 				f: f, over: 400_000, keep: 20_000, others: 500, otherOver: 50, otherKeep: 20, rate: 300,
 				claimers: 4, claimEvery: 20 * time.Millisecond, tick: time.Second, patience: 15 * time.Minute,
-				bounds: normalBounds, on: 10 * time.Second, off: 5 * time.Second,
+				bounds: normalBounds, on: 20 * time.Second, off: 5 * time.Second,
 			}
 			l := c.run()
 			c.judge(l)
 			soak.Check(!t.Failed(), "never below a ceiling, never a row before an older one, by the database's own record")
 			soak.Check(c.othersDone > 0 && c.othersDone <= 3, "the 500 were at their ceilings after %d sweeps", c.othersDone)
-			soak.Check(c.convergedIn > 0, "at the ceiling after %s (the sweeps rested a third of it) and %d sweeps", c.convergedIn.Round(time.Second), c.sweeps)
+			soak.Check(c.convergedIn > 0, "at the ceiling after %s (the sweeps rested a fifth of it) and %d sweeps", c.convergedIn.Round(time.Second), c.sweeps)
 			soak.Figure("rows by the minute", "%s", fmt.Sprint(c.left))
 			soak.Check(slices.IsSortedFunc(c.left, func(a, b int64) int { return int(b - a) }), "rows fall every minute")
 			soak.Durations("sweeps", c.took)

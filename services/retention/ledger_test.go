@@ -53,16 +53,15 @@ func (d database) record(t testing.TB, table store.Table) (read func() ledger) {
 	return d.recordSQLite(t, table)
 }
 
+// The ledger of SQLite takes down every row that comes and goes, as cheaply as it
+// can: a delete holds up all writers, and is measured.
 const sqliteLedger = `
-	CREATE TABLE ledger (term INTEGER PRIMARY KEY, n INTEGER NOT NULL);
-	CREATE TABLE tally (ns INTEGER PRIMARY KEY, n INTEGER NOT NULL, fewest INTEGER NOT NULL DEFAULT 9223372036854775807, disorder INTEGER NOT NULL DEFAULT 0);
+	CREATE TABLE ledger (number INTEGER PRIMARY KEY, term INTEGER, ns INTEGER NOT NULL, at INTEGER NOT NULL, id TEXT NOT NULL);
 	CREATE TRIGGER ledger_inserted AFTER INSERT ON archive BEGIN
-		INSERT INTO tally (ns, n) VALUES (NEW.ns, 1) ON CONFLICT (ns) DO UPDATE SET n = n + 1;
+		INSERT INTO ledger (ns, at, id) VALUES (NEW.ns, NEW.finished_at, NEW.id);
 	END;
 	CREATE TRIGGER ledger_deleted AFTER DELETE ON archive BEGIN
-		INSERT INTO ledger SELECT max(term), 1 FROM terms WHERE true ON CONFLICT (term) DO UPDATE SET n = n + 1;
-		UPDATE tally SET n = n - 1, fewest = min(fewest, n - 1), disorder = disorder + EXISTS (
-			SELECT 1 FROM archive INDEXED BY archive_age WHERE ns = OLD.ns AND (finished_at, id) < (OLD.finished_at, OLD.id)) WHERE ns = OLD.ns;
+		INSERT INTO ledger (term, ns, at, id) SELECT (SELECT max(term) FROM terms), OLD.ns, OLD.finished_at, OLD.id;
 	END;`
 
 func (d database) recordSQLite(t testing.TB, table store.Table) func() ledger {
@@ -85,20 +84,28 @@ func (d database) recordSQLite(t testing.TB, table store.Table) func() ledger {
 	return func() ledger {
 		t.Helper()
 		l := ledger{rows: map[int64]int64{}, of: map[string]tally{}}
+		spaces := map[string]*monitoredSpace{}
 		with(func(c *sqlite.Conn) error {
-			err := sqlitex.Execute(c, `SELECT term, n FROM ledger`, &sqlitex.ExecOptions{ResultFunc: func(st *sqlite.Stmt) error {
-				l.rows[st.ColumnInt64(0)], l.most = st.ColumnInt64(1), 1
-				return nil
-			}})
-			if err != nil {
-				return err
-			}
-			return sqlitex.Execute(c, `SELECT name, n, fewest, disorder FROM tally JOIN namespaces ON namespaces.id = ns`, &sqlitex.ExecOptions{
-				ResultFunc: func(st *sqlite.Stmt) error {
-					l.of[st.ColumnText(0)] = tally{st.ColumnInt64(1), st.ColumnInt64(2), st.ColumnInt64(3)}
+			return sqlitex.Execute(c, `SELECT term, name, at, ledger.id FROM ledger JOIN namespaces ON namespaces.id = ns ORDER BY number`,
+				&sqlitex.ExecOptions{ResultFunc: func(st *sqlite.Stmt) error {
+					space := spaces[st.ColumnText(1)]
+					if space == nil {
+						space = newMonitoredSpace()
+						spaces[st.ColumnText(1)] = space
+					}
+					if st.ColumnIsNull(0) {
+						space.add(entry{float64(st.ColumnInt64(2)), st.ColumnText(3)})
+						return nil
+					}
+					space.remove([]string{st.ColumnText(3)})
+					l.rows[st.ColumnInt64(0)]++
+					l.most = 1
 					return nil
 				}})
 		})
+		for ns, space := range spaces {
+			l.of[ns] = space.read()
+		}
 		return l
 	}
 }
@@ -210,9 +217,7 @@ func (d database) recordRedis(t testing.TB, table store.Table) func() ledger {
 			if err != nil { // the installation
 				continue
 			}
-			y := s.tally
-			y.left = int64(len(s.order))
-			l.of[ns] = y
+			l.of[ns] = s.read()
 		}
 		return l
 	}

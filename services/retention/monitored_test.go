@@ -18,7 +18,7 @@ type monitored struct {
 	ledger ledger
 }
 
-// monitoredSpace is what is known of a namespace.
+// monitoredSpace is what is known of a namespace's rows.
 type monitoredSpace struct {
 	tally
 	newest int64   // term that it has heard of
@@ -61,7 +61,7 @@ func (m *monitored) does(command, key string, args []string) {
 	}
 	s := m.spaces[tag]
 	if s == nil {
-		s = &monitoredSpace{tally: tally{fewest: math.MaxInt64}}
+		s = newMonitoredSpace()
 		m.spaces[tag] = s
 	}
 	switch {
@@ -84,6 +84,14 @@ func (m *monitored) does(command, key string, args []string) {
 			m.ledger.stray += n
 		}
 	}
+}
+
+func newMonitoredSpace() *monitoredSpace { return &monitoredSpace{tally: tally{fewest: math.MaxInt64}} }
+
+func (s *monitoredSpace) read() tally {
+	y := s.tally
+	y.left = int64(len(s.order))
+	return y
 }
 
 func (s *monitoredSpace) add(e entry) {

@@ -7,9 +7,9 @@ import "time"
 // anybody notices: within brief. But deletes of few rows, of which a namespace gets
 // twenty in a sweep, must keep up with what arrives.
 const (
-	brief     = 5 * time.Millisecond   // longer ones are made smaller, to easyRows
+	brief     = 2 * time.Millisecond   // longer ones are made smaller, to easyRows
 	slow      = 250 * time.Millisecond // longer ones are made smaller still, to leastRows
-	easyRows  = 100
+	easyRows  = 80
 	leastRows = 25
 
 	// mostRest bounds the rest after a delete, which otherwise is as long as the

@@ -143,7 +143,7 @@ func TestPace(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
 	p := newPace(500)
-	if p.rows != 100 {
+	if p.rows != 80 {
 		t.Fatalf("it begins with %d rows", p.rows)
 	}
 	for i, s := range []struct {
@@ -152,10 +152,10 @@ func TestPace(t *testing.T) {
 		want   int
 		rest   time.Duration
 	}{
-		{ms, false, 200, ms}, {brief / 2, false, 400, brief / 2}, {0, false, 500, 0}, {brief, false, 500, brief},
-		{brief + 1, false, 250, brief + 1}, {20 * ms, false, 125, 20 * ms}, {20 * ms, false, 100, 20 * ms}, {slow - 1, false, 100, mostRest},
-		{slow, false, 50, mostRest}, {ms, true, 25, ms}, {time.Minute, false, 25, mostRest},
-		{brief, false, 25, brief}, {ms, false, 50, ms}, {time.Second, false, 25, mostRest}, {20 * ms, false, 100, 20 * ms},
+		{ms, false, 160, ms}, {brief / 2, false, 320, brief / 2}, {0, false, 500, 0}, {brief, false, 500, brief},
+		{brief + 1, false, 250, brief + 1}, {20 * ms, false, 125, 20 * ms}, {20 * ms, false, 80, 20 * ms}, {slow - 1, false, 80, mostRest},
+		{slow, false, 40, mostRest}, {ms, true, 25, ms}, {time.Minute, false, 25, mostRest},
+		{brief, false, 25, brief}, {ms, false, 50, ms}, {time.Second, false, 25, mostRest}, {20 * ms, false, 80, 20 * ms},
 	} {
 		if rest := p.took(s.took, s.failed); p.rows != s.want || rest != s.rest {
 			t.Fatalf("step %d: %d rows after a rest of %s, want %d after %s", i, p.rows, rest, s.want, s.rest)
