@@ -64,10 +64,11 @@ type report struct {
 
 // roles are what a process can be.
 var roles = map[string]func(context.Context, store.Store, part, func(report) error) error{
-	"enqueue": playEnqueue,
-	"work":    playWork,
-	"hold":    playHold,
-	"replay":  playReplay,
+	"enqueue":  playEnqueue,
+	"work":     playWork,
+	"hold":     playHold,
+	"override": playOverride,
+	"replay":   playReplay,
 }
 
 func play(b Backend, text string) error {

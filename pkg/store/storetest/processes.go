@@ -18,6 +18,7 @@ var processCases = []testcase{
 	{"a killed producer leaves whole calls", processKilledProducer},
 	{"a killed worker's jobs run again", processKilledWorker},
 	{"a killed replay leaves each letter whole", processKilledReplay},
+	{"a killed change of a cap is finished by others", processKilledOverride},
 	{"the store's own clock", processClock},
 }
 
@@ -289,6 +290,81 @@ func processKilledReplay(f *fixture) {
 	}
 	u := f.usage(ns)
 	equal(f, "pending and dead", u.Pending+u.Dead, int64(n))
+}
+
+// playOverride caps the task "t" at one and reports it.
+func playOverride(ctx context.Context, s store.Store, p part, tell func(report) error) error {
+	o := store.Override{Namespace: p.Namespace, Kind: store.OverrideTask, Name: "t", UpdatedBy: "adm1"}
+	most(1)(&o)
+	if err := s.PutOverride(ctx, o, store.Record{Namespace: p.Namespace, Operation: "set-override"}); err != nil {
+		return err
+	}
+	return tell(report{})
+}
+
+// processKilledOverride: a process is killed while it moves many jobs under a new
+// cap. The cap is obeyed at once, and what was left to do is done by those who go on.
+func processKilledOverride(f *fixture) {
+	f.s = f.openWith(nil)
+	for round := range 5 {
+		ns := fmt.Sprint("ns-", round)
+		if f.killOverriding(ns, 4) {
+			f.obeyAfterKill(ns)
+			return
+		}
+	}
+	f.Errorf("the change was always through before its process was killed")
+}
+
+// killOverriding reports whether the change had begun, and not ended, as its
+// process was killed. The namespace has so many thousand jobs.
+func (f *fixture) killOverriding(ns string, thousands int) bool {
+	f.Helper()
+	for range thousands {
+		f.enqueue(ns, append(f.specs(500, taskOf("t")), f.specs(500, taskOf("u"))...)...)
+	}
+	p := f.process(part{Role: "override", Namespace: ns})
+	p.start()
+	for begun := false; !begun && f.ctx.Err() == nil; {
+		all, err := f.s.Overrides(f.ctx, []string{ns})
+		f.ok(err)
+		begun = len(all[0]) > 0
+	}
+	f.ok(p.cmd.Process.Kill())
+	told := p.drain()
+	p.kill()
+	return len(told) == 0
+}
+
+func (f *fixture) obeyAfterKill(ns string) {
+	f.Helper()
+	tasks := func(jobs []store.Leased) (t int) {
+		for _, l := range jobs {
+			if l.Job.Task == "t" {
+				t++
+			}
+		}
+		return t
+	}
+	first := f.grant(ns, 200).Jobs
+	equal(f, "claimed", len(first), 200)
+	equal(f, "of the capped task", tasks(first), 1)
+	for range 20 { // many more than it takes
+		_, err := f.s.Expire(f.ctx, 1)
+		f.ok(err)
+	}
+	next := f.grant(ns, 1000)
+	equal(f, "claimed", len(next.Jobs), 1000)
+	equal(f, "of the capped task, one of which runs", tasks(next.Jobs), 0)
+	f.clearOverride(ns, store.OverrideTask, "t")
+	equal(f, "claimed without the cap", tasks(f.grant(ns, 1000).Jobs), 1000)
+	for range 20 {
+		_, err := f.s.Expire(f.ctx, 1)
+		f.ok(err)
+	}
+	found, err := f.s.Examine(f.ctx, ns, false)
+	f.ok(err)
+	equal(f, "found", len(found), 0)
 }
 
 // processClock: without a clock given to it, a store goes by one that the
