@@ -57,16 +57,16 @@ type serveCommand struct {
 	TLSCA   string `name:"tls-ca" help:"CA certificates (PEM) by which an outside NATS server, and clients of this host, know whom they speak to. Default: the system's." type:"existingfile" placeholder:"FILE" env:"FLEXIQ_TLS_CA"`
 
 	ClaimLease  time.Duration `help:"Lease of a claim that names none (1s to 1h)." default:"30s" env:"FLEXIQ_CLAIM_LEASE"`
-	MaxPayload  int           `help:"Largest payload of a job in bytes, at most 4194304." default:"262144" env:"FLEXIQ_MAX_PAYLOAD"`
+	MaxPayload  int           `help:"Largest payload of a job in bytes (1 to 4194304)." default:"262144" env:"FLEXIQ_MAX_PAYLOAD"`
 	Maintenance string        `help:"Whether this process may lead the retention sweep (${enum})." enum:"on,off" default:"on" env:"FLEXIQ_MAINTENANCE"`
 
-	RetentionTick time.Duration `help:"Time between retention sweeps." default:"60s" env:"FLEXIQ_RETENTION_TICK"`
-	LeaderLease   time.Duration `help:"Life of the retention leader's lease." default:"15s" env:"FLEXIQ_LEADER_LEASE"`
-	ArchiveAge    age           `help:"How long completed and cancelled jobs are kept; 0 is for ever." default:"30d" env:"FLEXIQ_ARCHIVE_AGE"`
-	DeadAge       age           `help:"How long dead letters are kept; 0 is for ever." default:"90d" env:"FLEXIQ_DEAD_AGE"`
+	RetentionTick time.Duration `help:"Time between retention sweeps (100ms to 24h)." default:"60s" env:"FLEXIQ_RETENTION_TICK"`
+	LeaderLease   time.Duration `help:"Life of the retention leader's lease (1s to 10m)." default:"15s" env:"FLEXIQ_LEADER_LEASE"`
+	ArchiveAge    age           `help:"How long completed and cancelled jobs are kept, such as 30d or 36h; 0 is for ever." default:"30d" env:"FLEXIQ_ARCHIVE_AGE"`
+	DeadAge       age           `help:"How long dead letters are kept, such as 90d or 36h; 0 is for ever." default:"90d" env:"FLEXIQ_DEAD_AGE"`
 	DeadRetryAge  age           `help:"How long a dead letter lies before it is retried automatically; 0 is never." default:"0" env:"FLEXIQ_DEAD_RETRY_AGE"`
 	DeadRetryMost int32         `name:"dead-retry-max" help:"How often a dead letter is retried automatically at most (1 to 255)." default:"3" env:"FLEXIQ_DEAD_RETRY_MAX"`
-	AuditAge      age           `help:"How long the audit trail is kept; 0 is for ever." default:"90d" env:"FLEXIQ_AUDIT_AGE"`
+	AuditAge      age           `help:"How long the audit trail is kept, such as 90d or 36h; 0 is for ever." default:"90d" env:"FLEXIQ_AUDIT_AGE"`
 
 	between func(store.Store) store.Store // of tests: what stands between the services and the store
 

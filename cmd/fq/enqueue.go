@@ -24,13 +24,13 @@ type enqueueCmd struct {
 
 	Queue       string            `help:"Queue to wait in (default: default)."`
 	ID          string            `help:"UUIDv7 of the job, by which a repeated call is recognised." placeholder:"UUID"`
-	Priority    *int8             `help:"From -128 to 127, higher first (--priority=-5)." placeholder:"N"`
+	Priority    *int8             `help:"From -128 to 127, higher first (--priority=-5; default: the override's, else 0)." placeholder:"N"`
 	Delay       time.Duration     `help:"Start no earlier than after this time." placeholder:"5m"`
 	RunAt       *time.Time        `help:"Start no earlier than at this time." placeholder:"2030-01-02T15:04:05Z"`
 	MaxAttempts many              `help:"Attempts before the job is dead (default: the override's, else 25)." placeholder:"N"`
 	Timeout     time.Duration     `help:"Longest time that one attempt may run (default: the override's, else 30m)." placeholder:"30m" positive:""`
-	BackoffBase time.Duration     `help:"Delay before the first retry." placeholder:"1s" positive:""`
-	BackoffMax  time.Duration     `help:"Ceiling of the growing delay." placeholder:"1h" positive:""`
+	BackoffBase time.Duration     `help:"Delay before the first retry (default: 1s)." placeholder:"1s" positive:""`
+	BackoffMax  time.Duration     `help:"Ceiling of the growing delay (default: 1h)." placeholder:"1h" positive:""`
 	UniqueKey   string            `help:"Add no job while one with this key is pending or running." placeholder:"KEY"`
 	DebounceKey string            `help:"Let later enqueues of this key replace the pending job." placeholder:"KEY"`
 	Window      time.Duration     `help:"Of the debounce: each enqueue moves the start to this far from now." placeholder:"10s" positive:""`

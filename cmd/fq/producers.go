@@ -15,7 +15,7 @@ type template struct {
 	Args        *string           `help:"Input: any JSON value." placeholder:"JSON" xor:"input"`
 	PayloadFile string            `help:"Input: the bytes of a file; - is standard input." placeholder:"FILE" xor:"input"`
 	Queue       string            `help:"Queue to wait in (default: default)."`
-	Priority    *int8             `help:"From -128 to 127, higher first (--priority=-5)." placeholder:"N"`
+	Priority    *int8             `help:"From -128 to 127, higher first (--priority=-5; default: the override's, else 0)." placeholder:"N"`
 	Delay       time.Duration     `help:"Start no earlier than after this time." placeholder:"5m"`
 	MaxAttempts many              `help:"Attempts before the job is dead (default: the override's, else 25)." placeholder:"N"`
 	Timeout     time.Duration     `help:"Longest time that one attempt may run (default: the override's, else 30m)." placeholder:"30m" positive:""`
