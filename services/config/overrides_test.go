@@ -159,8 +159,8 @@ func TestExplainKnowsEveryCap(t *testing.T) {
 	for i := range specs {
 		specs[i] = job.Spec{Task: "busy", Queue: "wide"}
 	}
-	ids = f.jobs(ns, specs[:busy-1]...)
-	ids = append(ids, f.jobs(ns, specs[busy-1:]...)...)
+	f.jobs(ns, specs[:busy-1]...)
+	f.jobs(ns, specs[busy-1:]...)
 	for claimed := 0; claimed < busy; {
 		claimed += len(f.claim(ns, min(busy-claimed, 1000), nil, "w"))
 	}
