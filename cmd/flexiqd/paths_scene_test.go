@@ -215,8 +215,9 @@ func (s *scene) stateOf(j *job.Job) string {
 	if j.State != job.Dead || !strings.HasPrefix(j.Error, "quota:") {
 		return string(j.State)
 	}
-	if !strings.Contains(j.Error, s.ns) || !strings.Contains(j.Error, s.sit.limit) || !maps.Equal(j.DeadMetadata, job.ShedMetadata()) {
-		s.t.Errorf("a shed job: %q, %v", j.Error, j.DeadMetadata)
+	if !strings.Contains(j.Error, s.ns) || !strings.Contains(j.Error, s.sit.limit) || !maps.Equal(j.DeadMetadata, job.ShedMetadata()) ||
+		j.UniqueKey != "" || j.Debounce.Key != "" {
+		s.t.Errorf("a shed job: %+v", j)
 	}
 	return "shed " + j.Origin
 }
