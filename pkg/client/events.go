@@ -113,12 +113,12 @@ func (t *httpTransport) watch(ctx context.Context, req *flexiqv1.WatchEventsRequ
 	call.Header().Set("Authorization", "Bearer "+t.token)
 	stream, err := t.methods["WatchEvents"].CallServerStream(ctx, call)
 	if err != nil {
-		return nil, httpFault(t.server, err)
+		return nil, httpFault(ctx, t.server, err)
 	}
 	next := func() (*flexiqv1.Event, error) {
 		if !stream.Receive() {
 			if err := stream.Err(); err != nil {
-				return nil, httpFault(t.server, err)
+				return nil, httpFault(ctx, t.server, err)
 			}
 			return nil, fault.New(Unreachable, "the server ended the stream, and events may have been missed")
 		}

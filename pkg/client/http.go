@@ -109,7 +109,7 @@ func (t *httpTransport) call(ctx context.Context, method string, req, res proto.
 	}
 	answer, err := t.methods[method].CallUnary(ctx, connect.NewRequest(&body{bytes: text}))
 	if err != nil {
-		f := httpFault(t.server, err)
+		f := httpFault(ctx, t.server, err)
 		if f.Reason != Unreachable && ctx.Err() == nil {
 			t.reached.Store(true)
 		}

@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/url"
 	"strings"
@@ -71,10 +72,10 @@ func plain(err error) string {
 }
 
 // httpFault reads an error of connect. What our server did not say comes from
-// the way to it.
-func httpFault(server string, err error) *fault.Error {
+// the way to it, unless the caller's context ended.
+func httpFault(ctx context.Context, server string, err error) *fault.Error {
 	f := rpc.FromConnectError(err)
-	if f.Reason != fault.Overloaded || connect.CodeOf(err) != connect.CodeUnavailable || errors.Unwrap(f) == nil {
+	if errors.Unwrap(f) == nil || connect.IsWireError(err) || ctx.Err() != nil || !onTheWay(err) {
 		return f
 	}
 	var op *net.OpError
@@ -82,6 +83,14 @@ func httpFault(server string, err error) *fault.Error {
 		err = unsent{err}
 	}
 	return unreachable(server, err)
+}
+
+// onTheWay reports whether a connection failed. Of a reset one connect says that
+// the call was cancelled.
+func onTheWay(err error) bool {
+	var op *net.OpError
+	code := connect.CodeOf(err)
+	return code == connect.CodeUnavailable || code == connect.CodeCanceled || errors.As(err, &op) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // fault reads an error of a call. An OVERLOADED that has a cause, or comes when

@@ -6,6 +6,9 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -86,6 +89,46 @@ func TestWhatAnsweredOnceIsWaitedFor(t *testing.T) {
 	}
 	if n := way.tries.Load(); n != 4 {
 		t.Errorf("%d tries", n)
+	}
+}
+
+// A server that dies takes its connections along. Whatever the call sees of
+// that, it is sent again, and nobody is told that it was withdrawn.
+func TestABrokenConnectionIsNoCancellation(t *testing.T) {
+	t.Parallel()
+	d := newDesk()
+	in := install(t, d.methods()...)
+	target, err := url.Parse(in.http.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, linger := range map[string]int{"reset": 0, "closed": -1} {
+		var tries atomic.Int64
+		proxy := httputil.NewSingleHostReverseProxy(target)
+		front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if n := tries.Add(1); n != 2 && n != 3 {
+				proxy.ServeHTTP(w, r)
+				return
+			}
+			conn, _, err := http.NewResponseController(w).Hijack()
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			if err := errors.Join(conn.(*net.TCPConn).SetLinger(linger), conn.Close()); err != nil {
+				t.Error(err)
+			}
+		}))
+		t.Cleanup(front.Close)
+		c := in.dial(client.Options{Server: front.URL, Token: in.token("acme", auth.Produce)})
+		for range 2 {
+			if _, err := c.Enqueue(t.Context(), client.Job{Task: "t"}); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if n := tries.Load(); n != 4 {
+			t.Errorf("%s: %d tries, want 4", name, n)
+		}
 	}
 }
 
