@@ -318,7 +318,7 @@ func TestMaxJobsIsExact(t *testing.T) {
 
 func TestSeveralNamespacesTakeTurns(t *testing.T) {
 	t.Parallel()
-	const big, small, jobs = 3, 12, 300
+	const big, small, jobs = 3, 12, 100
 	g := newGate()
 	in := g.install(t)
 	var names, tokens []string
