@@ -211,9 +211,11 @@ func (d *door) admit(w http.ResponseWriter, r *http.Request, v *visit, route *ro
 }
 
 // refuse writes an error in the form of the request's protocol, which over HTTP
-// is always the one of a single answer.
+// is the one of a single answer but for a stream of connect's own.
 func (d *door) refuse(w http.ResponseWriter, r *http.Request, f *fault.Error) {
-	if doorOf(r) == auth.DoorHTTP && !framedByConnect(r) {
+	route := d.served[r.URL.Path]
+	framed := route != nil && route.method.Stream && framedByConnect(r)
+	if doorOf(r) == auth.DoorHTTP && !framed {
 		r.Header.Set("Content-Type", TypeJSON)
 	}
 	if r.Method != http.MethodPost {

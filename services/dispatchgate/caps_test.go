@@ -15,6 +15,7 @@ import (
 	"flexiq/pkg/fault"
 	"flexiq/pkg/job"
 	"flexiq/pkg/store"
+	"flexiq/pkg/testkit"
 )
 
 // A lost worker's slot is free within the end of its lease and a tick, and
@@ -37,11 +38,11 @@ func TestLostWorker(t *testing.T) {
 			t.Errorf("the slot was given away %s before the lease ended", ended.Sub(began))
 		}
 		f.wantUsage("ostler", 2, 1, 0, 0)
-		if hints := f.ears.heard(); len(hints) == 0 || !slices.Equal(hints[0], []string{"ostler"}) {
-			t.Errorf("other gates were told of work of %v", hints)
-		}
-		if hints := f.ears.heardFreed(); len(hints) == 0 || !slices.Equal(hints[0], []string{"ostler"}) {
-			t.Errorf("other gates were told of free slots of %v", hints)
+		for what, heard := range map[string]func() [][]string{"work": f.ears.heard, "free slots": f.ears.heardFreed} {
+			testkit.Eventually(t, "other gates are told of "+what, func() bool {
+				hints := heard()
+				return len(hints) > 0 && slices.Equal(hints[0], []string{"ostler"})
+			})
 		}
 		if r := f.settle("ostler", job.Completed, first.jobs...); r[0].GetAccepted() || r[0].GetReason() != "STALE_LEASE" || r[0].GetStatus() != "running" {
 			t.Errorf("the lost worker's settlement: %v", r)
