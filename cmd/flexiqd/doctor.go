@@ -135,7 +135,11 @@ func (c checkup) write(w io.Writer, asJSON bool) error {
 		return e.Encode(c)
 	}
 	if len(c.Findings) == 0 {
-		_, err := fmt.Fprintf(w, "nothing wrong in %d namespaces\n", c.Namespaces)
+		noun := "namespaces"
+		if c.Namespaces == 1 {
+			noun = "namespace"
+		}
+		_, err := fmt.Fprintf(w, "nothing wrong in %d %s\n", c.Namespaces, noun)
 		return err
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)

@@ -5,6 +5,7 @@ import (
 
 	flexiqv1 "flexiq/pkg/api/flexiq/v1"
 	"flexiq/pkg/job"
+	"flexiq/pkg/quota"
 )
 
 type explainCmd struct {
@@ -61,7 +62,7 @@ func (s *session) printFindings(findings []*flexiqv1.Finding) error {
 			t.row("limit", f.GetLimit())
 		}
 		if f.Current != nil {
-			t.row("now", f.GetCurrent())
+			t.row(currentLabel(f), f.GetCurrent())
 		}
 		if f.GetSince() != nil {
 			t.row("since", when(f.GetSince()))
@@ -80,6 +81,15 @@ func (s *session) printFindings(findings []*flexiqv1.Finding) error {
 		}
 	}
 	return nil
+}
+
+// currentLabel says what a limit's current is: of a rate what is left, of others
+// what is used.
+func currentLabel(f *flexiqv1.Finding) string {
+	if f.GetWhat() == quota.EnqueueRate {
+		return "left now"
+	}
+	return "used now"
 }
 
 func orMore(f *flexiqv1.Finding) string {

@@ -173,6 +173,9 @@ func (cmd *jobsCancelCmd) Run(s *session) error {
 		err = t.write(s.out)
 	}
 	if err == nil && res.GetNotFound() > 0 {
+		if !s.json() {
+			s.remark("not found are jobs that have already ended, and ids of no job: fq jobs get ID tells which")
+		}
 		return errTold
 	}
 	return err

@@ -215,7 +215,7 @@ func (s *session) quotaTable(res quotaResponse, enforced *flexiqv1.EnforcedBy, w
 		t.row("inherited", "yes, the installation's default quota")
 	}
 	if enforced != nil {
-		t.row("enforced", fmt.Sprintf("by %d processes", enforced.GetProcesses()))
+		t.row("enforced", "by "+plural(enforced.GetProcesses(), "process"))
 	}
 	if would != nil {
 		t.row("dry run", "nothing was changed")

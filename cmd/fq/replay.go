@@ -122,6 +122,9 @@ func (cmd *deadDeleteCmd) Run(s *session) error {
 		return err
 	}
 	if named := distinct(cmd.IDs); res.GetDeleted() < int64(named) {
+		if !s.json() {
+			s.remark("%d of %d dead letters were not there", int64(named)-res.GetDeleted(), named)
+		}
 		return errTold
 	}
 	return nil

@@ -45,7 +45,7 @@ func (r summary) end(t tally) error {
 	if err := tab.write(r.s.out); err != nil {
 		return err
 	}
-	r.s.remark("%d jobs in %.1fs, %.0f/s", t.jobs(), seconds, float64(t.jobs())/max(seconds, 0.001))
+	r.s.remark("%s in %.1fs, %.0f/s", plural(t.jobs(), "job"), seconds, float64(t.jobs())/max(seconds, 0.001))
 	if t.unknown > 0 {
 		r.s.remark("unknown jobs were sent and not answered: they may be enqueued")
 	}

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -200,7 +202,18 @@ func (s *session) complain(f *fault.Error) {
 		return
 	}
 	s.remark("%s", summaryOf(f))
-	printDetails(s.err, f.Details)
+	printDetails(s.err, unsaid(f))
+}
+
+// unsaid are the details that the message does not begin with already.
+func unsaid(f *fault.Error) map[string]string {
+	field, ok := f.Details[fault.KeyField]
+	if !ok || !strings.HasPrefix(f.Message, field+": ") {
+		return f.Details
+	}
+	rest := maps.Clone(f.Details)
+	delete(rest, fault.KeyField)
+	return rest
 }
 
 // misused tells of a wrong command line.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	flexiqv1 "flexiq/pkg/api/flexiq/v1"
 	"flexiq/pkg/quota"
@@ -62,6 +63,17 @@ func (cmd *usageCmd) Run(s *session) error {
 	return t.write(s.out)
 }
 
+// plural is a number of things.
+func plural[N int | int32 | int64](n N, noun string) string {
+	switch {
+	case n == 1:
+		return "1 " + noun
+	case strings.HasSuffix(noun, "s"):
+		return fmt.Sprintf("%d %ses", n, noun)
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
 // sweepText is what retention did last.
 func sweepText(s *flexiqv1.LastSweep) string {
 	text := fmt.Sprintf("%s, deleted %d completed, %d cancelled, %d dead, %d shed", when(s.GetTime()),
@@ -111,7 +123,7 @@ func (cmd *namespacesListCmd) Run(s *session) error {
 			case u.GetUnreadable():
 				q = "UNREADABLE"
 			case len(u.GetLimits()) > 0:
-				q = fmt.Sprintf("%d limits", len(u.GetLimits()))
+				q = plural(len(u.GetLimits()), "limit")
 			}
 			return []any{n.GetNamespace(), u.GetPending(), u.GetRunning(), u.GetArchived(), u.GetDead(), u.GetShed(), q}
 		},

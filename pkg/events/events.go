@@ -111,9 +111,9 @@ func NewFilter(req *flexiqv1.WatchEventsRequest) (Filter, error) {
 			return f, fault.Invalid(field.name, "%v", err)
 		}
 	}
-	for i, text := range req.GetTypes() {
+	for _, text := range req.GetTypes() {
 		if text != "job" && text != "quota" && !slices.Contains(Types, Type(text)) {
-			return f, fault.Invalid("types", "must be job, quota or one of %v, got %q at %d", Types, clip(text), i)
+			return f, fault.Invalid("types", "must be job, quota or one of %s, got %q", names(Types), clip(text))
 		}
 		if !slices.Contains(f.types, text) {
 			f.types = append(f.types, text)
@@ -125,6 +125,15 @@ func NewFilter(req *flexiqv1.WatchEventsRequest) (Filter, error) {
 		return one && slices.Contains(f.types, kind)
 	})
 	return f, nil
+}
+
+// names lists types for people.
+func names(types []Type) string {
+	texts := make([]string, len(types))
+	for i, t := range types {
+		texts[i] = string(t)
+	}
+	return strings.Join(texts, ", ")
 }
 
 func clip(text string) string { return text[:min(len(text), 40)] }

@@ -81,7 +81,7 @@ func loadZone(name string) (*time.Location, error) {
 	}
 	zone, err := time.LoadLocation(name)
 	if err != nil || name == "Local" {
-		return nil, fmt.Errorf("time zone: %q is no IANA name such as Europe/Berlin", name)
+		return nil, fmt.Errorf("time_zone: %q is no IANA name such as Europe/Berlin", name)
 	}
 	return zone, nil
 }

@@ -100,7 +100,7 @@ func TestParseRefuses(t *testing.T) {
 	for _, c := range [][3]string{
 		{"* * * *", "UTC", "must have five fields"}, {"", "UTC", "must have five fields"}, {"* * * * * * *", "UTC", "must have five fields"},
 		{"60 * * * *", "UTC", "cron"}, {"* 24 * * *", "UTC", "cron"}, {"*/0 * * * *", "UTC", "cron"}, {"@daily", "UTC", "must have five"},
-		{"0 0 30 2 *", "UTC", "no such day"}, {"* * * * *", "Mars/Olympus", "IANA"}, {"* * * * *", "Local", "IANA"}, {"* * * * *", "../etc/passwd", "IANA"},
+		{"0 0 30 2 *", "UTC", "no such day"}, {"* * * * *", "Mars/Olympus", "time_zone: \"Mars/Olympus\" is no IANA"}, {"* * * * *", "Local", "IANA"}, {"* * * * *", "../etc/passwd", "IANA"},
 		{"TZ=UTC * * * *", "UTC", "cron"}, {"TZ=UTC * * * * *", "UTC", "cron"},
 	} {
 		if _, err := schedule.Parse(c[0], c[1]); err == nil || !strings.Contains(err.Error(), c[2]) {

@@ -122,6 +122,9 @@ func TestExplain(t *testing.T) {
 	f.must(f.store.PutOverride(t.Context(), store.Override{Namespace: ns, Kind: store.OverrideQueue, Name: "default", Paused: &yes}, store.Record{}))
 	f.must(f.store.PutOverride(t.Context(), store.Override{Namespace: ns, Kind: store.OverrideTask, Name: "t", MaxConcurrent: &two}, store.Record{}))
 	wantFound(t, ofJob(ids[1]), "paused_queue default", "max_running", "task_max_concurrent t")
+	if r := ofJob(ids[1]); finding(r, "paused_queue")["ahead"] != "0" || finding(r, "max_running")["ahead"] != "2" {
+		t.Errorf("a job is not ahead of itself: %v", r.body) // two others of the namespace wait
+	}
 	wantFound(t, explain(`{"jobs":[{"task":"t"},{"task":"t"}]}`), "paused_queue default", "max_running", "task_max_concurrent t")
 
 	// Limits of the way in.
@@ -161,6 +164,9 @@ func TestExplainWorkers(t *testing.T) {
 	ask := func() reply { t.Helper(); return f.call(token, "Explain", fmt.Sprintf(`{"job_id":%q}`, id)) }
 	wantFound(t, ask(), "behind q")
 	f.svc.crews.listen(time.Now().Add(-time.Minute))
+	if r := ask(); finding(r, "no_worker")["ahead"] != "0" {
+		t.Errorf("a lone job: %v", r.body)
+	}
 	wantFound(t, ask(), "no_worker q")
 	seen := func(w wire.WorkerSighting) {
 		f.report(ns, wire.DispatchCounts{Workers: map[string]wire.WorkerSighting{"w": w}, Finished: map[string]int64{"q": 30}})
@@ -169,6 +175,9 @@ func TestExplainWorkers(t *testing.T) {
 	wantFound(t, ask(), "no_worker q")
 	seen(wire.WorkerSighting{Queues: []string{"other", "q"}})
 	wantFound(t, ask(), "busy_workers q")
+	if r := ask(); finding(r, "busy_workers")["ahead"] != "0" {
+		t.Errorf("a lone job: %v", r.body)
+	}
 	seen(wire.WorkerSighting{Waiting: 1})
 	r := ask()
 	wantFound(t, r, "behind q")

@@ -62,6 +62,9 @@ func (sc *scene) namespace() []*flexiqv1.Finding {
 // waiting says what holds a pending job back.
 func (sc *scene) waiting(j *job.Job, ahead store.Ahead) []*flexiqv1.Finding {
 	out := sc.holding(j.Queue, j.Task)
+	for _, f := range out {
+		sc.before(f, ahead)
+	}
 	if wait := j.RunAt.Sub(sc.usage.Now); wait > 0 {
 		f := &flexiqv1.Finding{What: foundDelayed, Since: wire.Stamp(j.CreatedAt), Estimate: durationpb.New(wait)}
 		f.Message = "it is not due before " + j.RunAt.Format(time.RFC3339)
@@ -75,16 +78,34 @@ func (sc *scene) waiting(j *job.Job, ahead store.Ahead) []*flexiqv1.Finding {
 		}
 		return append(out, f)
 	}
-	out = append(out, sc.noWorker(j.Queue, j.RunAt)...)
+	for _, f := range sc.noWorker(j.Queue, j.RunAt) {
+		sc.before(f, ahead)
+		out = append(out, f)
+	}
 	if ahead.Count > 0 || len(out) == 0 {
 		f := &flexiqv1.Finding{
 			What: foundBehind, Since: wire.Stamp(j.RunAt), Ahead: &ahead.Count, AheadOrMore: ahead.More, Name: j.Queue,
 			Estimate: sc.lasting(j.Queue, ahead.Count+1),
 		}
-		f.Message = fmt.Sprintf("%s%s of its queue go first", count(ahead.Count, "due job"), orMore(ahead.More))
+		verb := "go"
+		if ahead.Count == 1 && !ahead.More {
+			verb = "goes"
+		}
+		f.Message = fmt.Sprintf("%s%s of its queue %s first", count(ahead.Count, "due job"), orMore(ahead.More), verb)
 		out = append(out, f)
 	}
 	return out
+}
+
+// before makes what waits what waits before a job: it does not wait for itself.
+func (sc *scene) before(f *flexiqv1.Finding, ahead store.Ahead) {
+	switch {
+	case f.Ahead == nil:
+	case f.GetWhat() == quota.MaxRunning: // of the namespace
+		f.Ahead = new(max(0, sc.usage.Pending-1))
+	default:
+		f.Ahead, f.AheadOrMore = &ahead.Count, ahead.More
+	}
 }
 
 // moved says where a job stands that does not wait.
