@@ -78,6 +78,8 @@ type daemon struct {
 	failed   context.Context // ends when a part of the process fails
 	natsURL  string
 	httpURL  string
+
+	noContext bool // the command line was not told where this process is
 }
 
 // start builds the process. When it returns without an error, requests are

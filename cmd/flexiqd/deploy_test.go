@@ -17,7 +17,7 @@ import (
 func TestDeploymentsSetWhatThereIs(t *testing.T) {
 	known := map[string]bool{ // of the client and of commands that workers run
 		"FLEXIQ_SERVER": true, "FLEXIQ_TOKEN": true, "FLEXIQ_CA_FILE": true, "FLEXIQ_METRICS_NAMESPACES": true,
-		"FLEXIQ_JOB_ID": true, "FLEXIQ_TASK": true, "FLEXIQ_ATTEMPT": true, "FLEXIQ_": true,
+		"FLEXIQ_JOB_ID": true, "FLEXIQ_TASK": true, "FLEXIQ_ATTEMPT": true, "FLEXIQ_NAMESPACE": true, "FLEXIQ_": true,
 	}
 	var cli commands
 	parser, err := newParser(&cli, io.Discard, io.Discard, func(int) {})

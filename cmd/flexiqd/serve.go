@@ -49,6 +49,7 @@ func (d *daemon) openCredentials(ctx context.Context) error {
 	}
 	if err := c.saveContext(dir, d.opts.TLSCA); err != nil {
 		d.log.Warn().Err(err).Msg("the client context local was not saved")
+		d.noContext = true
 	}
 	d.health.Add(telemetry.Check{Name: "credentials", Run: d.checkCredentials})
 	return nil
@@ -342,6 +343,10 @@ func (d *daemon) greet(io stdio) {
 		lines = append(lines, [2]string{"Credentials", credentialsFile(d.opts.DataDir)})
 	} else if d.opts.NATSURL == "" {
 		lines = append(lines, [2]string{"Credentials", "missing: the tokens of the first start are not in " + d.opts.DataDir})
+	}
+	if d.noContext {
+		lines = append(lines, [2]string{"Command line", "has another context local; add one for here:"},
+			[2]string{"", "fq context add NAME --server " + redactURL(d.natsURL) + ", with the token default of the credentials"})
 	}
 	fmt.Fprintln(io.out, "FlexiQ is ready. Stop it with Ctrl-C.")
 	for _, l := range lines {
