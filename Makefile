@@ -3,7 +3,7 @@
 
 GO       ?= go
 FUZZTIME ?= 10s
-TIMEOUT  ?= 10m
+TIMEOUT  ?= 20m
 PKG      ?= ./...
 ARGS     ?=
 RUN      ?= .

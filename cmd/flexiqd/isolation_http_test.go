@@ -189,9 +189,12 @@ var differing = []*regexp.Regexp{
 	regexp.MustCompile(`[0-9]+`),
 }
 
+// comesLater is told of a worker from the second look on.
+var comesLater = regexp.MustCompile(`,"last_seen":"[^"]*"`)
+
 // sketch is an answer without that.
 func sketch(a answer) string {
-	text := a.code + "\n" + a.message + "\n" + a.body
+	text := a.code + "\n" + a.message + "\n" + comesLater.ReplaceAllString(a.body, "")
 	for _, part := range differing {
 		text = part.ReplaceAllString(text, "-")
 	}
