@@ -148,7 +148,9 @@ func (r *replayer) note(done store.Replayed) {
 		r.counts.Add(wire.AdmissionCounts{Admitted: 1, Queues: map[string]int64{done.Job.Queue: 1}})
 		r.s.tellEnqueued(events.JobEnqueued, done.Job)
 	case fault.Is(done.Err, fault.QueueFull), fault.Is(done.Err, fault.RateLimited):
-		r.counts.Rejected++
+		// Once a call: the letters behind the first one that a limit keeps out only
+		// wait for their turn, and whoever paces a replay offers them again and again.
+		r.counts.Rejected = 1
 	}
 }
 

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"flexiq/pkg/bus"
 	"flexiq/pkg/job"
 	"flexiq/pkg/store"
+	"flexiq/pkg/wire"
 )
 
 // dead makes n dead letters, and returns their ids.
@@ -67,6 +69,12 @@ func TestReplayMovesWhatFits(t *testing.T) {
 	}
 	if u := f.usage("wren"); u.Dead != 1 {
 		t.Errorf("another namespace's dead letter moved: %+v", u)
+	}
+	// Letters that wait for their turn are no refused producers.
+	var report wire.AdmissionReport
+	f.must(json.Unmarshal(f.ears.stats[len(f.ears.stats)-1], &report))
+	if c := report.Namespaces["flail"]; c.Admitted != 2 || c.Rejected != 1 {
+		t.Errorf("counted %+v, want 2 admitted and 1 rejected", c)
 	}
 	if !slices.Equal(f.ears.ready, []string{"flail"}) {
 		t.Errorf("gates were told of %q", f.ears.ready)
