@@ -68,7 +68,7 @@ func TestDoctor(t *testing.T) {
 		t.Errorf("without a store: status %d, %q", status, stderr)
 	}
 	fill(t, storeOptions{url: "sqlite:" + path})
-	if status, stdout, stderr := command(t, "doctor", at); status != exitOK || stdout != "nothing wrong in 1 namespaces\n" {
+	if status, stdout, stderr := command(t, "doctor", at); status != exitOK || stdout != "nothing wrong in 1 namespace\n" {
 		t.Errorf("a sound store: status %d, %q, %q", status, stdout, stderr)
 	}
 	sqliteShell(t, path, "UPDATE usage SET pending = 5")
