@@ -56,7 +56,7 @@ func TestSoakPropagation(t *testing.T) {
 		report("token, hints working", rounds(50, true), near)
 
 		a.limited(token)
-		report("scribbled document", a.scribbled(t, s, ns, token, scribblers[s.kind]), far)
+		report("scribbled document", a.scribbled(t, s, ns, token, scribblers[s.kind]), near)
 
 		report("override, hints working", a.overridden(t, a.token("heron overrides"), 20), near)
 

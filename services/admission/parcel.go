@@ -22,7 +22,7 @@ const (
 	// unreadablePause is how long an unreadable quota is believed to be so. It is
 	// looked at again for whoever comes later, so that its repair takes effect
 	// at once even where no hint of it arrives, but not for each call of a flood.
-	unreadablePause = 100 * time.Millisecond
+	unreadablePause = 25 * time.Millisecond
 
 	// jobOverhead is counted in a job's bytes beside its payload.
 	jobOverhead = 512
